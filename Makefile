@@ -1,0 +1,49 @@
+# Every target makes the environment that it needs; torch comes first and from the pin, so that pip finds
+# the CPU build and never a CUDA one. `make demo` installs what a user has, the others what a developer has.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+HOUSE  := ../shared/tools/house
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test check house pytest bench docs clean
+
+demo: $(VENV)/.user
+	$(BIN)/steelyard demo
+
+test: check house pytest
+
+check: $(VENV)/.developer
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+house:
+	@if [ -x $(HOUSE) ]; then $(HOUSE); fi
+
+pytest: $(VENV)/.developer
+	$(BIN)/pytest
+
+bench: $(VENV)/.developer
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/.developer
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/.torch: constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $$(grep '^torch==' constraints.txt)
+	@touch $@
+
+$(VENV)/.user: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.user
+	$(PIP) --editable '.[dev]'
+	@touch $@

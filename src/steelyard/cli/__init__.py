@@ -1,0 +1,128 @@
+"""The command line. Heavy libraries are imported by the command that needs them, never by ``--help``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from steelyard import __version__
+from steelyard.errors import SteelyardError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE = click.Path(path_type=Path)
+
+
+def _json(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for machines.")(function)
+
+
+def _out(function: F) -> F:
+    text = "The folder to make (default: a dated one below runs/)."
+    return click.option("--out", type=_FILE, help=text)(function)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="steelyard")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def app(debug: bool) -> None:
+    """Learn a target task with few labels from everything else you have, and see what each source was worth."""
+    del debug
+
+
+@app.command()
+@click.option("--data", type=click.Choice(["digits", "sentiment4"]), default="digits", show_default=True,
+              help="digits need no download; sentiment4 is text and is fetched once.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True)
+@_out
+@_json
+def demo(data: str, seeds: int, out: Path | None, as_json: bool) -> None:
+    """Train on real data in under two minutes: single task, uniform and joint weights side by side."""
+    from steelyard.cli import demonstration
+
+    demonstration.demo(data, seeds, out, as_json)
+
+
+@app.command()
+@click.argument("config", type=_FILE)
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key: --set training.epochs=3")
+@_out
+@_json
+def train(config: Path, changes: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Train a model for the target of CONFIG (a TOML file); the same command goes on after an interruption."""
+    from steelyard.cli import runs
+
+    runs.train(config, changes, out, as_json)
+
+
+@app.command()
+@click.argument("run", type=_FILE)
+@click.argument("input", type=_FILE)
+@click.option("--task", help="A task other than the target.")
+@click.option("--out", type=_FILE, help="A file to write to (default: standard output).")
+@_json
+def predict(run: Path, input: Path, task: str | None, out: Path | None, as_json: bool) -> None:  # noqa: A002
+    """Predictions of a trained RUN for the rows of INPUT (csv, jsonl, …), in the same form."""
+    from steelyard.cli import runs
+
+    runs.predict(run, input, task, out, as_json)
+
+
+@app.command()
+@_json
+def methods(as_json: bool) -> None:
+    """What methods there are, and their options."""
+    from steelyard.cli import information
+
+    information.methods(as_json)
+
+
+@app.command()
+@_json
+def doctor(as_json: bool) -> None:
+    """What this machine has: versions, devices, extras, room on disk."""
+    from steelyard.cli import information
+
+    information.doctor(as_json)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line: exit status 0 when done, 2 when the user's input is wrong (one line says what)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    warnings.showwarning = _one_line_warning
+    try:
+        app.main(args=arguments, prog_name="steelyard", standalone_mode=False)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "steelyard"
+        _fail(f"{error.format_message()} (see {command} --help)", 2)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        if debug:
+            raise
+        _fail(
+            "stopped; run the same command to go on" if type(stop).__name__ == "Interrupted" else "stopped",
+            130,
+        )
+    except SteelyardError as error:
+        if debug:
+            raise
+        _fail(" ".join(str(error).split()), 2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(message: str, status: int) -> None:
+    click.echo(f"steelyard: {message}", err=True)
+    sys.exit(status)
+
+
+def _one_line_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if issubclass(category, UserWarning) and category.__module__.startswith("steelyard"):
+        click.echo(f"steelyard: note: {' '.join(str(message).split())}", err=True)

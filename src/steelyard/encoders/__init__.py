@@ -1,0 +1,24 @@
+"""Encoders: the part of the model that all tasks share."""
+
+from steelyard.encoders.dense import MLP
+from steelyard.encoders.image import LeNet, ResNet
+from steelyard.encoders.registry import build, names, options
+from steelyard.encoders.text import LSTM, TextCNN, max_over_tokens
+from steelyard.encoders.transformer import Transformer
+from steelyard.encoders.vectors import Vectors, glove, read_vectors
+
+__all__ = [
+    "LSTM",
+    "MLP",
+    "LeNet",
+    "ResNet",
+    "TextCNN",
+    "Transformer",
+    "Vectors",
+    "build",
+    "glove",
+    "max_over_tokens",
+    "names",
+    "options",
+    "read_vectors",
+]

@@ -1,0 +1,70 @@
+"""The papers' mathematics as pure functions on tensors: no model, no state, nothing but torch.
+
+Every function says its shapes and the equation that it computes. Most need only what fits in T-by-T numbers,
+the inner products of the tasks' gradients, and so cost nothing next to a training step.
+"""
+
+from steelyard.functional._conflicts import conflict_coefficients, project_conflicts
+from steelyard.functional._hypergradients import (
+    adam_preconditioner,
+    conjugate_gradients,
+    cosine_hypergradient,
+    hypergradient_matrix,
+    reduced_hessian,
+    target_hypergradient,
+)
+from steelyard.functional._min_norm import min_norm_gap, min_norm_weights
+from steelyard.functional._objectives import (
+    factored_gradient,
+    factored_weights,
+    legal_objectives,
+    sample_objectives,
+    stability_bound,
+)
+from steelyard.functional._rivals import (
+    gradnorm_targets,
+    orthogonality_penalty,
+    trust_region_step,
+    uncertainty_losses,
+)
+from steelyard.functional._simplex import bandit_weights, mirror_descent, ramp_weights, rescale_weights
+from steelyard.functional._tensors import gram_matrix
+from steelyard.functional._transfer import (
+    covariance_similarity,
+    gram_weights,
+    linear_shared_module,
+    moment_weights,
+    svd_weights,
+)
+
+__all__ = [
+    "adam_preconditioner",
+    "bandit_weights",
+    "conflict_coefficients",
+    "conjugate_gradients",
+    "cosine_hypergradient",
+    "covariance_similarity",
+    "factored_gradient",
+    "factored_weights",
+    "gradnorm_targets",
+    "gram_matrix",
+    "gram_weights",
+    "hypergradient_matrix",
+    "legal_objectives",
+    "linear_shared_module",
+    "min_norm_gap",
+    "min_norm_weights",
+    "mirror_descent",
+    "moment_weights",
+    "orthogonality_penalty",
+    "project_conflicts",
+    "ramp_weights",
+    "reduced_hessian",
+    "rescale_weights",
+    "sample_objectives",
+    "stability_bound",
+    "svd_weights",
+    "target_hypergradient",
+    "trust_region_step",
+    "uncertainty_losses",
+]

@@ -1,0 +1,208 @@
+"""How the questions about one tensor of losses are answered: which calls, which rows, which exact paths."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from steelyard.gradients._errors import GradientError
+from steelyard.gradients._exact import exact_task_gradients, only_rows
+from steelyard.gradients._graph import Survey, places, survey
+from steelyard.gradients._groups import Groups
+from steelyard.gradients._sweep import Consumer, sweep
+from steelyard.gradients._verify import Memory, Run, experiment, halves, memory_of, recall, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from steelyard.gradients._calls import Call
+    from steelyard.gradients._rules import Bound
+    from steelyard.gradients._scope import Scope
+
+Verify = Literal["once", "always", "never"]
+logger = logging.getLogger("steelyard.gradients")
+
+
+@dataclass
+class Plan:
+    """The answer's plan.
+
+    Attributes:
+        losses: Tensor[T].
+        groups: the task of every row.
+        scope: the parameters.
+        calls: the recorded calls that count.
+        survey: what the graph says of them.
+        slow: the names of the parameters that take the exact path.
+        uses: how many calls use each parameter.
+        by_row: whether the rows were located row by row.
+    """
+
+    losses: Tensor
+    groups: Groups
+    scope: Scope
+    calls: Sequence[Call]
+    survey: Survey
+    slow: list[str]
+    uses: Mapping[str, int]
+    by_row: bool
+
+    def run(self, consume: Consumer) -> None:
+        """One backward of the summed losses; `consume` gets each call that has a parameter to answer for."""
+
+        def useful(call: Call, grads: tuple[Tensor, ...]) -> None:
+            if self._wanted(call):
+                consume(call, grads)
+
+        with torch.autocast(self.losses.device.type, enabled=False):
+            sweep([self.losses], [torch.ones_like(self.losses)], self.calls, self.survey, useful)
+
+    def gradients(self, call: Call, grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """The call's share of every task's gradient, by the scope's names."""
+        bound, outs, groups = self._operands(call, grads)
+        wanted = self._wanted(call)
+        found = call.rule.task_gradients(call.module, bound, outs, groups, wanted)
+        return {wanted[own]: value for own, value in found.items()}
+
+    def row_slopes(self, call: Call, grads: tuple[Tensor, ...], direction: Mapping[str, Tensor]) -> Tensor | None:
+        """Tensor[N], the call's share of every row's slope; None when the direction does not concern it."""
+        bound, outs, groups = self._operands(call, grads)
+        own = {
+            local: direction[name].to(outs[0].dtype) for local, name in self._wanted(call).items() if name in direction
+        }
+        if not own:
+            return None
+        found = call.rule.row_slopes(call.module, bound, outs, own)
+        return found if groups is self.groups else call.known().per_row(found)
+
+    def prefers_ghost(self, call: Call, grads: tuple[Tensor, ...]) -> bool:
+        """Whether ghost products need fewer multiplications than materialising this call's gradients.
+
+        A parameter with several uses is always materialised, because its Gram matrix has cross terms.
+        """
+        wanted = self._wanted(call).values()
+        if any(self.uses[name] > 1 for name in wanted):
+            return False
+        cost = call.rule.ghost_cost(call.input_rows(grads[0].dtype), call.output_rows(grads), self.groups.tasks)
+        return cost is not None and cost[0] < cost[1]
+
+    def ghost(self, call: Call, grads: tuple[Tensor, ...]) -> Tensor:
+        """Tensor[T, T] by ghost products."""
+        bound, outs, groups = self._operands(call, grads)
+        return call.rule.ghost_gram(call.module, bound, outs, groups, self._wanted(call))
+
+    def slow_gradients(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
+        """The gradients that take the exact path, all or those of some names."""
+        chosen = [name for name in self.slow if names is None or name in names]
+        return exact_task_gradients(self.losses, {name: self.scope.parameters[name] for name in chosen})
+
+    def _wanted(self, call: Call) -> dict[str, str]:
+        return {own: name for own, name in call.names.items() if name not in self.slow}
+
+    def _operands(self, call: Call, grads: tuple[Tensor, ...]) -> tuple[Bound, tuple[Tensor, ...], Groups]:
+        kind = torch.float64 if grads[0].dtype == torch.float64 else torch.float32
+        outs = tuple(g.to(kind) for g in call.output_rows(grads))
+        return call.input_rows(kind), outs, call.known().groups(self.groups)
+
+
+def make_plan(
+    module: nn.Module,
+    scope: Scope,
+    calls: Sequence[Call],
+    outputs: Sequence[Tensor],
+    rows: Tensor,
+    losses: Tensor,
+    *,
+    exact: Iterable[str],
+    verify: Verify,
+    by_row: bool,
+) -> Plan:
+    """Locate every call's rows and find out which parameters need the exact path."""
+    _check(rows, losses)
+    groups, memory = Groups(rows, losses.numel()), memory_of(module)
+    good = [call for call in calls if call.intact and call.site not in memory.exact and call.candidates(len(groups))]
+    plan = survey([losses], good)
+    if verify == "never" or not _remembered(good, plan, groups, memory, by_row=by_row, verify=verify):
+        _locate(good, plan, losses, outputs, groups, memory, by_row=by_row, verify=verify)
+    good = [call for call in good if call.layout is not None]
+    plan = survey([losses], good)
+    forced = set(exact)
+    slow = [name for name, value in scope.parameters.items() if id(value) in plan.uncovered or name in forced]
+    fresh = [name for name in slow if name not in memory.told]
+    if fresh:
+        memory.told.update(fresh)
+        logger.debug("no rule accounts for every use of %s: exact path, a backward per task", ", ".join(fresh))
+    uses = Counter(name for index in plan.reached for name in good[index].names.values())
+    return Plan(losses, groups, scope, good, plan, slow, uses, by_row)
+
+
+def _check(rows: Tensor, losses: Tensor) -> None:
+    if losses.dim() != 1:
+        raise ValueError(f"losses must be Tensor[T], one number per task, not of shape {tuple(losses.shape)}")
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < losses.numel():
+        raise ValueError(
+            f"rows names tasks {int(rows.min())} to {int(rows.max())}, but there are {losses.numel()} losses"
+        )
+
+
+def _remembered(
+    calls: Sequence[Call], plan: Survey, groups: Groups, memory: Memory, *, by_row: bool, verify: Verify
+) -> bool:
+    """Take layouts from memory; False if one of them is unknown or everything is to be verified."""
+    known = True
+    for index in plan.reached:
+        calls[index].layout = recall(calls[index], len(groups), memory, by_row=by_row)
+        known = known and calls[index].layout is not None
+    return known and verify == "once"
+
+
+def _locate(
+    calls: Sequence[Call],
+    plan: Survey,
+    losses: Tensor,
+    outputs: Sequence[Tensor],
+    groups: Groups,
+    memory: Memory,
+    *,
+    by_row: bool,
+    verify: Verify,
+) -> None:
+    """Find the layouts by experiment, or take the likeliest where an experiment would show nothing."""
+    present = sum(size > 0 for size in groups.sizes)
+    through = not survey([losses], calls, stop=frozenset(places(outputs))).reached and len(outputs) > 0
+    finite = bool(losses.detach().isfinite().all())
+    if verify == "never" or not finite or not plan.reached or (present < 2 and not by_row):
+        for call in calls:
+            call.layout = call.layout or call.candidates(len(groups))[0]
+        return
+    if by_row and not through and present < 2:
+        raise GradientError(
+            "with a single task the rows of a slope are found through the module's output, and the losses do not "
+            "depend on the recorded module through an output with one entry per row alone; record that module"
+        )
+    rowwise = by_row and through
+    left = experiment(_runs(losses, outputs, groups, rowwise=rowwise), calls, plan, len(groups))
+    settle(calls, left, len(groups), memory, by_row=rowwise)
+    if by_row and not rowwise:
+        settle(calls, left, len(groups), memory, by_row=True)
+
+
+def _runs(losses: Tensor, outputs: Sequence[Tensor], groups: Groups, *, rowwise: bool) -> list[Run]:
+    """Backwards with half of the rows, or half of the tasks, switched off."""
+    if rowwise:
+        masks = [mask.to(losses.device) for mask in halves(len(groups))] if len(groups) > 1 else []
+        return [Run(losses, torch.ones_like(losses), only_rows(outputs, keep), ~keep) for keep in masks]
+    present = torch.tensor([size > 0 for size in groups.sizes])
+    runs = []
+    for mask in halves(int(present.sum())):
+        keep = torch.ones(groups.tasks, dtype=torch.bool)
+        keep[present] = mask
+        keep = keep.to(losses.device)
+        runs.append(Run(losses, keep.to(losses.dtype), nullcontext(), ~keep[groups.rows]))
+    return runs

@@ -1,0 +1,147 @@
+"""Rules of layers whose fused kernels hide what a formula would need: recurrent layers and attention.
+
+They are run again, once per task on the task's rows, and differentiated there. Together the T small passes do
+the arithmetic of one pass through the layer, and the rest of the network is left alone. A call that would
+not repeat itself (dropout in training mode) has no rule and takes the exact path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from steelyard.gradients._groups import Groups
+from steelyard.gradients._rules import Bound, Rule, inner, register
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+
+class RecomputeRule(Rule):
+    """A layer that is run again on the rows of each task; its outputs may be several."""
+
+    linear = False
+
+    def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
+        """All parameters below the layer, because it uses those of its children itself."""
+        return dict(module.named_parameters(remove_duplicate=False))
+
+    def run(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The layer's outputs with the row as first dimension, in the order of `Bound.outputs`."""
+        raise NotImplementedError
+
+    def task_gradients(
+        self,
+        module: nn.Module,
+        bound: Bound,
+        grads: tuple[Tensor, ...],
+        groups: Groups,
+        wanted: Collection[str],
+    ) -> dict[str, Tensor]:
+        """One small forward and backward of the layer per task."""
+        kind = grads[0].dtype
+        own = {name: value.detach().to(kind) for name, value in self.parameters(module).items()}
+        leaves = {name: own[name].clone().requires_grad_() for name in sorted(wanted)}
+        total = {name: grads[0].new_zeros((groups.tasks, *leaf.shape)) for name, leaf in leaves.items()}
+        rows = [groups.split(x) for x in bound.rows]
+        parts = [groups.split(g) for g in grads]
+        for task, size in enumerate(groups.sizes):
+            if size == 0:
+                continue
+            part = Bound(tuple(piece[task] for piece in rows), (), None, bound.fixed)
+            with torch.enable_grad():
+                outs = self.run(module, part, own | leaves)
+            seeds = [piece[task].contiguous() for piece in parts]
+            found = torch.autograd.grad(outs, list(leaves.values()), seeds, allow_unused=True)
+            for name, grad in zip(leaves, found, strict=True):
+                if grad is not None:
+                    total[name][task] = grad
+        return total
+
+    def row_slopes(
+        self, module: nn.Module, bound: Bound, grads: tuple[Tensor, ...], direction: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Every row as a task of its own, and the inner product of its gradient with the direction."""
+        each = Groups(torch.arange(grads[0].shape[0], device=grads[0].device), grads[0].shape[0])
+        found = self.task_gradients(module, bound, grads, each, set(direction))
+        slopes = [inner(value, direction[name].expand_as(value)) for name, value in found.items()]
+        return torch.stack(slopes).sum(0)
+
+
+@register(nn.RNN)
+@register(nn.GRU)
+@register(nn.LSTM)
+class RecurrentRule(RecomputeRule):
+    """LSTM, GRU and RNN over padded batches that start from the zero state."""
+
+    def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
+        """The weights of all layers and directions."""
+        return dict(module.named_parameters(recurse=False, remove_duplicate=False))
+
+    def knows(self, names: set[str]) -> bool:
+        """Weights and biases of layers, by prefix."""
+        return all(name.startswith(("weight_", "bias_")) for name in names)
+
+    def bind(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Bound | None:
+        """Batched tensors only; packed sequences and given states take the exact path."""
+        layer: Any = module
+        given = dict(zip(("input", "hx"), args, strict=False)) | kwargs
+        x = given["input"]
+        if not isinstance(x, Tensor) or x.dim() != 3 or given.get("hx") is not None:
+            return None
+        if layer.training and layer.dropout > 0 and layer.num_layers > 1:
+            return None
+        out, state = output
+        states = state if isinstance(state, tuple) else (state,)
+        first = x if layer.batch_first else x.movedim(1, 0)
+        return Bound((first,), (out, *states), (0 if layer.batch_first else 1, *[1] * len(states)))
+
+    def run(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Output and last states, rows first."""
+        layer: Any = module
+        (x,) = bound.rows
+        x = x if layer.batch_first else x.movedim(0, 1)
+        out, state = functional_call(module, dict(parameters), (x.contiguous(),))
+        states = state if isinstance(state, tuple) else (state,)
+        return (out if layer.batch_first else out.movedim(1, 0), *[value.movedim(1, 0) for value in states])
+
+
+@register(nn.MultiheadAttention)
+class AttentionRule(RecomputeRule):
+    """torch's own multi-head attention, which uses the parameters of its projections functionally."""
+
+    _FIELDS = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
+    _FIELDS_LAST = ("average_attn_weights", "is_causal")
+
+    def knows(self, names: set[str]) -> bool:
+        """The projections, whether packed or separate."""
+        return all(name.startswith(("in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "bias_")) for name in names)
+
+    def bind(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Bound | None:
+        """Batched calls without dropout whose mask, if any, is the same for all rows."""
+        layer: Any = module
+        given = dict(zip(self._FIELDS + self._FIELDS_LAST, args, strict=False)) | kwargs
+        mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+        if given["query"].dim() != 3 or (layer.training and layer.dropout > 0):
+            return None
+        if mask is not None and mask.dim() != 2:
+            return None
+        dim = 0 if layer.batch_first else 1
+        rows = [given[name].movedim(dim, 0) for name in ("query", "key", "value")]
+        if padding is not None:
+            rows.append(padding)
+        fixed = {"attn_mask": mask, "is_causal": given.get("is_causal", False)}
+        return Bound(tuple(rows), (output[0],), (dim,), fixed)
+
+    def run(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The attended values, rows first."""
+        layer: Any = module
+        dim = 0 if layer.batch_first else 1
+        query, key, value = (x.movedim(0, dim) for x in bound.rows[:3])
+        kwargs = dict(bound.fixed, need_weights=False)
+        kwargs["key_padding_mask"] = bound.rows[3] if len(bound.rows) > 3 else None
+        out, _ = functional_call(module, dict(parameters), (query, key, value), kwargs)
+        return (out.movedim(dim, 0),)

@@ -1,0 +1,219 @@
+"""What a method is, and what it is given: the job."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor, nn
+
+from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.gradients import HessianProduct, TaskGradients
+from steelyard.model import SharedModel
+from steelyard.tasks import Batch, Role
+
+Weights = Tensor | Callable[[Tensor], Tensor]
+"""Task weights ``[T]``, or a function from the batch's detached losses ``[T]`` to them."""
+
+
+class Probe(Protocol):
+    """The losses of a batch and their gradients over a scope; tasks stand in the job's order.
+
+    Attributes:
+        losses: Each task's mean loss ``[T]``, with its graph; 0 for a task without labels in the batch.
+        rows: The task of each row of the batch, ``LongTensor[N]``; None where rows carry labels of several tasks.
+        parameters: The parameters in scope, by name.
+    """
+
+    losses: Tensor
+    rows: Tensor | None
+    parameters: Mapping[str, nn.Parameter]
+
+    def task_gradients(self) -> TaskGradients:
+        """Every task's gradient: parameter name to ``[T, *shape]``."""
+        ...
+
+    def gram(self) -> Tensor:
+        """Inner products of the tasks' gradients, ``[T, T]``."""
+        ...
+
+    def norms(self) -> Tensor:
+        """Norms of the tasks' gradients, ``[T]``."""
+        ...
+
+    def slopes(self, direction: Mapping[str, Tensor]) -> Tensor:
+        """⟨∇L_t, v⟩ for each task, ``[T]``."""
+        ...
+
+    def row_slopes(self, direction: Mapping[str, Tensor]) -> Tensor:
+        """Each row's share of its task's slope, ``[N]``."""
+        ...
+
+    def gradient(self, weights: Tensor) -> dict[str, Tensor]:
+        """The gradient of Σ w_t L_t over the scope, by name."""
+        ...
+
+    def hessian(self, weights: Tensor) -> HessianProduct:
+        """V ↦ ∇²(Σ w_t L_t) v over the scope."""
+        ...
+
+
+class Job(Protocol):
+    """What the training loop offers to a method; tasks stand in the order of `tasks` everywhere.
+
+    Attributes:
+        model: The model in training.
+        tasks: The names of the tasks that are trained.
+        target: The target's place in ``tasks``, or None where it is not trained or there is none.
+        sizes: Training rows per task, ``[T]``.
+        initial_weights: The weights that the paradigm starts from, ``[T]``, summing to 1.
+        generator: The method's own source of randomness (on the CPU); it is part of the checkpoint.
+        step: Steps done so far.
+        steps_per_epoch: Steps in an epoch.
+    """
+
+    model: SharedModel
+    tasks: tuple[str, ...]
+    target: int | None
+    sizes: Tensor
+    initial_weights: Tensor
+    generator: torch.Generator
+    step: int
+    steps_per_epoch: int
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        ...
+
+    def batch(self) -> Batch:
+        """This step's training rows; the same however often it is asked for within a step."""
+        ...
+
+    def draw(self, role: Role, size: int, tasks: tuple[str, ...] | None = None) -> Batch:
+        """Random rows of a role, ``size`` of each task (or all, if there are fewer)."""
+        ...
+
+    def losses(self, batch: Batch) -> Tensor:
+        """The mean loss of each task on a batch, ``[T]``, with its graph; 0 for a task without labels there."""
+        ...
+
+    def probe(self, batch: Batch, scope: str = "shared") -> AbstractContextManager[Probe]:
+        """Every task's losses and gradients on a batch, in evaluation mode and without a trace."""
+        ...
+
+    def descend(self, batch: Batch, weights: Weights) -> Tensor:
+        """One optimiser step on the weighted losses of a batch; returns the detached losses ``[T]``."""
+        ...
+
+    def minimise(self, batch: Batch, objective: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
+        """As `descend`, for an objective of the losses ``[T]``; ``weights`` are what is written to the log."""
+        ...
+
+    def apply(self, given: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> None:
+        """One optimiser step along given gradients (parameter name to gradient)."""
+        ...
+
+    def loss_on(self, role: Role, task: str) -> Tensor:
+        """The mean loss of a task over all its rows of a role, in evaluation mode, without gradient."""
+        ...
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of all parameters and buffers."""
+        ...
+
+    def restore(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Puts a snapshot back, in place."""
+        ...
+
+
+class Options(BaseModel):
+    """A method's options; unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Method(ABC):
+    """A way to weigh tasks. The loop calls `start`, then `step` again and again, and `after_epoch`.
+
+    A new method is one file with one subclass and one line in the registry. Everything that changes during
+    training lives in ``state``, a dictionary of tensors, which checkpoints keep.
+    """
+
+    name: ClassVar[str]
+    """What users call it."""
+    summary: ClassVar[str]
+    """What it does, in a line."""
+    paper: ClassVar[str] = ""
+    """Where it comes from."""
+    range: ClassVar[Literal["simplex", "nonnegative"]] = "simplex"
+    """What its weights promise: to be a distribution, or only not to be negative."""
+    scale_free: ClassVar[bool] = True
+    """Whether multiplying every loss by one constant leaves the weights as they are."""
+    paradigm: ClassVar[str | None] = None
+    """The only training paradigm that makes sense for it, if there is one."""
+    needs_target: ClassVar[bool] = False
+    """Whether it needs a suite with a target."""
+    Options: ClassVar[type[Options]] = Options
+    """Its options, as a pydantic model with defaults."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = _parsed(type(self), options)
+        self.state: dict[str, Tensor] = {}
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights ``[T]`` that the next step uses."""
+        return self.state["weights"]
+
+    @weights.setter
+    def weights(self, value: Tensor) -> None:
+        self.state["weights"] = value
+
+    @property
+    def matched(self) -> bool:
+        """Whether it takes as many steps as training on all tasks would, however few it trains."""
+        return False
+
+    def start(self, job: Job) -> None:
+        """Before the first step: by default the paradigm's weights."""
+        self.weights = job.initial_weights.clone()
+
+    def step(self, job: Job) -> None:
+        """One training step: by default, descend along the weighted losses."""
+        job.descend(job.batch(), self.weights)
+
+    def after_epoch(self, job: Job) -> None:
+        """After each epoch: by default nothing."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that a resumed run needs."""
+        return {name: value.clone() for name, value in self.state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes the state of another run of the same method."""
+        self.state = {name: value.clone() for name, value in state.items()}
+
+
+def _parsed(method: type[Method], options: dict[str, Any]) -> Options:
+    try:
+        return method.Options(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known = list(method.Options.model_fields)
+            hint = did_you_mean(key, known) or f"its options are {', '.join(known) or 'none'}"
+            raise SteelyardError(f"method {method.name!r} has no option {key!r}; {hint}") from None
+        raise SteelyardError(
+            f"method {method.name!r}, option {key!r}: {first['msg']}, not {first['input']!r}"
+        ) from None

@@ -1,0 +1,208 @@
+"""One encoder shared by all tasks, and a head for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from steelyard.errors import SteelyardError
+from steelyard.model import names, reading
+from steelyard.tasks import Batch, Inputs, Kind, Part, Ragged, Suite
+
+if TYPE_CHECKING:
+    from steelyard.tasks import RowLoss
+
+
+@dataclass(frozen=True, eq=False)
+class TaskLosses:
+    """The losses of one batch, per task, in the order of the suite. Tasks without rows or labels hold 0.
+
+    Attributes:
+        sums: Each task's loss summed over its labels, ``Tensor[T]``.
+        counts: How many labels were summed, ``Tensor[T]``.
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+    @property
+    def means(self) -> Tensor:
+        """Each task's mean loss, ``Tensor[T]``; 0 where a task has no label here."""
+        return self.sums / self.counts.clamp(min=1)
+
+
+class SharedModel(nn.Module):
+    """A shared encoder with a head per task.
+
+    Args:
+        encoder: Any module. Text is read as ``encoder(ids [N, L], mask [N, L])``, all else as
+            ``encoder(inputs)``; it returns features ``[N, d]`` or token features ``[N, L, d]``. These are
+            pooled by ``encoder.pool(features, mask)`` if there is one, else by their mean over real tokens.
+            A Hugging Face model can be given as it is.
+        suite: The tasks. Only their names, heads and losses are kept, not their rows.
+        width: The size d of the features; read from ``encoder.width``, or found by a trial run, unless given.
+
+    Attributes:
+        encoder: The shared part.
+        heads: A head per task, under the task's name with ``.`` written ``%2E``; see `head`.
+        tasks: The names of the tasks, in the order of `TaskLosses`.
+        width: The size of the features.
+    """
+
+    def __init__(self, encoder: nn.Module, suite: Suite, width: int | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.tasks = tuple(suite.tasks)
+        self.padding = suite.spec.padding
+        self._hugging_face = reading.is_hugging_face(encoder)
+        self._pools = reading.accepts(getattr(encoder, "pool", None), 2)
+        if suite.spec.vocabulary and not self._hugging_face and not reading.accepts(encoder, 2):
+            raise SteelyardError(
+                f"the encoder {type(encoder).__name__} cannot read text: its forward must take "
+                "(ids [N, L], mask [N, L])"
+            )
+        tasks = suite.tasks.items()
+        self._losses: dict[str, RowLoss] = {name: names.given(task.loss) for name, task in tasks}
+        self._outputs: dict[str, int] = {name: names.given(task.outputs) for name, task in tasks}
+        self._tagging = frozenset(name for name, task in tasks if task.kind is Kind.TAGGING)
+        self._keys = {name: names.key(name) for name in self.tasks}
+        self.width = width or reading.width_of(encoder, suite)
+        like = next((p for p in encoder.parameters() if p.is_floating_point()), torch.empty(0))
+        self.heads = nn.ModuleDict(
+            {self._keys[name]: names.build_head(task, self.width).to(like) for name, task in tasks}
+        )
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Every task's outputs: ``[n, outputs]``, or ``[n, L, outputs]`` for tagging."""
+        outputs: dict[str, Tensor] = {}
+        for part in batch.parts:
+            features = reading.features_of(self.encoder, part, self._hugging_face)
+            tagged = [member.task in self._tagging for member in part.members]
+            tokens = reading.cut(self._tokens(features, part), part) if any(tagged) else []
+            pooled = [] if all(tagged) else reading.cut(self._pooled(features, part.mask), part)
+            for i, member in enumerate(part.members):
+                if member.task in outputs:
+                    raise SteelyardError(
+                        f"task {member.task!r} is in this batch twice; give all its rows as one member"
+                    )
+                outputs[member.task] = self.head(member.task)(tokens[i] if tagged[i] else pooled[i])
+        return outputs
+
+    def row_losses(
+        self, batch: Batch, outputs: dict[str, Tensor] | None = None
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Every row's loss, for weights per example.
+
+        Args:
+            batch: The rows.
+            outputs: What the (wrapped) model said about them, if it was asked already.
+
+        Returns:
+            For each task of the batch, in the batch's order, its rows' summed losses ``[n]`` and label counts
+            ``[n]``.
+        """
+        outputs = self(batch) if outputs is None else outputs
+        return {
+            member.task: self._losses[member.task](_wide(outputs[member.task]), member.labels)
+            for part in batch.parts
+            for member in part.members
+        }
+
+    def losses(self, batch: Batch, outputs: dict[str, Tensor] | None = None) -> TaskLosses:
+        """Every task's loss on a batch, which may hold any of the tasks. Nothing waits for the device.
+
+        Args:
+            batch: The rows.
+            outputs: What the (wrapped) model said about them, if it was asked already.
+        """
+        rows = self.row_losses(batch, outputs)
+        sums = {task: loss.sum() for task, (loss, _) in rows.items()}
+        counts = {task: count.sum() for task, (_, count) in rows.items()}
+        zero = next(iter(counts.values())).new_zeros(()) if counts else torch.zeros(())
+        return TaskLosses(
+            torch.stack([sums.get(task, zero) for task in self.tasks]),
+            torch.stack([counts.get(task, zero) for task in self.tasks]),
+        )
+
+    def predict(self, inputs: Inputs, task: str, batch_size: int = 256) -> Tensor:
+        """A task's outputs for new inputs, in evaluation mode and without gradients, on the CPU.
+
+        Args:
+            inputs: ``Tensor[N, ...]`` or ragged token ids; texts are batched by length.
+            task: The name of the task.
+            batch_size: Rows per encoder call.
+
+        Returns:
+            ``[N, outputs]``, or ``[N, longest, outputs]`` for tagging, with 0 in the padding.
+        """
+        self.head(task)
+        tokens = task in self._tagging
+        if not len(inputs):
+            return torch.empty(0, *([0] if tokens else []), self._outputs[task])
+        order = torch.arange(len(inputs))
+        if isinstance(inputs, Ragged):
+            order = inputs.lengths.argsort(stable=True)
+        with torch.no_grad(), reading.evaluating(self):
+            found = [self._ask(inputs, index, task) for index in torch.split(order, batch_size)]
+        if tokens:
+            longest = max(block.shape[1] for block in found)
+            found = [
+                F.pad(block, (0, 0, 0, longest - block.shape[1])) if block.shape[1] < longest else block
+                for block in found
+            ]
+        return torch.cat(found)[order.argsort()]
+
+    def scope(self, name: str, trainable: bool = False) -> dict[str, nn.Parameter]:
+        """Named parameters of a part of the model; a tied parameter appears once, under its first name.
+
+        Args:
+            name: ``shared`` (the encoder), ``heads``, ``all``, or a regular expression, searched in the
+                parameters' names. A parameter that encoder and head have in common is ``shared``.
+            trainable: Leave frozen parameters out.
+
+        Raises:
+            SteelyardError: If there is no such parameter.
+        """
+        return names.scope(self, name, trainable)
+
+    def head(self, task: str) -> nn.Module:
+        """A task's head."""
+        if task not in self._keys:
+            raise names.unknown("task", task, self.tasks)
+        return self.heads[self._keys[task]]
+
+    def _pooled(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        if features.dim() == 2:
+            return features
+        if not self._pools:
+            return reading.masked_mean(features, mask)
+        encoder: Any = self.encoder
+        pooled: Tensor = encoder.pool(features, mask)
+        return pooled
+
+    def _tokens(self, features: Tensor, part: Part) -> Tensor:
+        lengths = {features.shape[1]} if part.mask is None else {features.shape[1], part.mask.shape[1]}
+        if features.dim() == 3 and len(lengths) == 1:
+            return features
+        task = next(member.task for member in part.members if member.task in self._tagging)
+        raise SteelyardError(
+            f"task {task!r} tags tokens, but the encoder gives features {list(features.shape)} for inputs "
+            f"{list(part.inputs.shape)}; use one with features [rows, tokens, width], such as textcnn or lstm"
+        )
+
+    def _ask(self, inputs: Inputs, index: Tensor, task: str) -> Tensor:
+        part = reading.part_of(inputs, index, task, self.padding)
+        device = next((p.device for p in self.parameters()), torch.device("cpu"))
+        outputs: Tensor = self(Batch((part,)).to(device))[task]
+        if task in self._tagging and part.mask is not None:
+            outputs = outputs.masked_fill(~part.mask.to(device).unsqueeze(-1), 0)
+        return outputs.cpu()
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    """Losses and counts need more digits than half precision has."""
+    return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs

@@ -1,0 +1,26 @@
+"""What is learned, and from which rows: kinds of task, typed data roles, suites, batches."""
+
+from steelyard.tasks.kinds import LOSSES, METRICS, Kind, RowLoss, labelled
+from steelyard.tasks.rows import IGNORE, Batch, Inputs, Member, Part, Ragged, Rows, collate
+from steelyard.tasks.task import HeadFactory, Role, Spec, Suite, Task
+
+__all__ = [
+    "IGNORE",
+    "LOSSES",
+    "METRICS",
+    "Batch",
+    "HeadFactory",
+    "Inputs",
+    "Kind",
+    "Member",
+    "Part",
+    "Ragged",
+    "Role",
+    "RowLoss",
+    "Rows",
+    "Spec",
+    "Suite",
+    "Task",
+    "collate",
+    "labelled",
+]

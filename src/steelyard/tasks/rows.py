@@ -1,0 +1,234 @@
+"""Rows: inputs with labels, dense or ragged, and the batches that are cut from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from steelyard.errors import SteelyardError
+
+IGNORE = -100
+"""The class index that says "this row (or token) has no label"; real-valued labels say it with NaN."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Sequences of different lengths, end to end.
+
+    Attributes:
+        values: The elements of all sequences, ``[total]``.
+        offsets: Where each sequence starts, and the end of the last: ``LongTensor[N + 1]``.
+    """
+
+    values: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, sequences: list[list[int]] | list[Tensor]) -> Ragged:
+        """Joins a list of sequences."""
+        parts = [torch.as_tensor(s, dtype=torch.long) for s in sequences]
+        lengths = torch.tensor([0, *(len(p) for p in parts)])
+        values = torch.cat(parts) if parts else torch.empty(0, dtype=torch.long)
+        return cls(values, lengths.cumsum(0))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """``LongTensor[N]``."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def padded(self, index: Tensor, fill: int = 0) -> tuple[Tensor, Tensor]:
+        """The chosen sequences, padded to the longest of them.
+
+        Returns:
+            ``values [n, L]`` with ``fill`` in the padding, and the mask ``[n, L]`` that is true on real elements.
+        """
+        start, length = self.offsets[index], self.lengths[index]
+        # A batch of empty sequences still has one (padded) position, so that encoders see a width.
+        position = torch.arange(max(int(length.max()), 1))
+        mask = position < length[:, None]
+        where = (start[:, None] + position).clamp(max=max(len(self.values) - 1, 0))
+        values = self.values[where] if len(self.values) else torch.full(where.shape, fill)
+        return values.masked_fill(~mask, fill), mask
+
+    def select(self, index: Tensor) -> Ragged:
+        """The chosen sequences as a new ragged tensor."""
+        length = self.lengths[index]
+        offsets = torch.cat([torch.zeros(1, dtype=torch.long), length.cumsum(0)])
+        shift = torch.repeat_interleave(self.offsets[index] - offsets[:-1], length)
+        return Ragged(self.values[torch.arange(int(offsets[-1])) + shift], offsets)
+
+
+Inputs = Tensor | Ragged
+"""What an encoder reads: ``Tensor[N, ...]`` (numbers, images) or ragged token ids (text)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A set of rows for one task.
+
+    Attributes:
+        inputs: ``Tensor[N, ...]`` or ragged token ids.
+        labels: Class indices ``LongTensor[N]``, 0/1 or real values ``Tensor[N]`` or ``Tensor[N, K]``, or a tag per
+            token (ragged, with the inputs' offsets). Missing labels are `IGNORE` or NaN.
+        origin: Where the rows came from (a file, a suite), for messages.
+        lines: The row numbers in that origin, ``LongTensor[N]``, for messages.
+    """
+
+    inputs: Inputs
+    labels: Inputs
+    origin: str = ""
+    lines: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise SteelyardError(
+                f"{self.origin or 'rows'}: {len(self.inputs)} inputs but {len(self.labels)} labels; "
+                "give one label per row"
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def select(self, index: Tensor) -> Rows:
+        """The chosen rows."""
+        return Rows(
+            _select(self.inputs, index),
+            _select(self.labels, index),
+            self.origin,
+            index if self.lines is None else self.lines[index],
+        )
+
+    def where(self, row: int) -> str:
+        """A row's place, in words."""
+        number = row if self.lines is None else int(self.lines[row])
+        return f"{self.origin + ', ' if self.origin else ''}row {number + 1}"
+
+
+def _select(inputs: Inputs, index: Tensor) -> Inputs:
+    return inputs.select(index) if isinstance(inputs, Ragged) else inputs[index]
+
+
+def same(a: Inputs, b: Inputs) -> bool:
+    """Whether two inputs hold the same values: by identity where that decides, else by content."""
+    if a is b:
+        return True
+    if isinstance(a, Ragged) or isinstance(b, Ragged):
+        return (
+            isinstance(a, Ragged)
+            and isinstance(b, Ragged)
+            and torch.equal(a.offsets, b.offsets)
+            and torch.equal(a.values, b.values)
+        )
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One task's share of a part: its rows (a slice of the part's rows) and their labels."""
+
+    task: str
+    rows: slice
+    labels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows that go through the encoder together.
+
+    Attributes:
+        inputs: ``Tensor[N, ...]`` or token ids ``[N, L]``.
+        mask: True on real tokens, ``[N, L]``; absent for inputs that are not text.
+        members: The tasks of these rows. Tasks that share rows have the same slice.
+    """
+
+    inputs: Tensor
+    mask: Tensor | None
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The rows of one step: one part where the shapes allow a single encoder call, else one per shape."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks that have rows here."""
+        return tuple(member.task for part in self.parts for member in part.members)
+
+    def __len__(self) -> int:
+        return sum(len(part.inputs) for part in self.parts)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return Batch(
+            tuple(
+                Part(
+                    part.inputs.to(device, non_blocking=True),
+                    None if part.mask is None else part.mask.to(device, non_blocking=True),
+                    tuple(Member(m.task, m.rows, m.labels.to(device, non_blocking=True)) for m in part.members),
+                )
+                for part in self.parts
+            )
+        )
+
+
+def collate(groups: list[tuple[Inputs, Tensor, list[tuple[str, Inputs]]]], padding: int = 0) -> Batch:
+    """Cuts one batch out of groups of tasks that share inputs.
+
+    Args:
+        groups: For each group its inputs, the rows to take (``LongTensor[n]``), and its tasks with their labels.
+        padding: The token id that fills short texts.
+    """
+    by_shape: dict[object, list[tuple[Inputs, Tensor, list[tuple[str, Inputs]]]]] = {}
+    for group in groups:
+        inputs = group[0]
+        key = "text" if isinstance(inputs, Ragged) else (inputs.shape[1:], inputs.dtype)
+        by_shape.setdefault(key, []).append(group)
+    return Batch(tuple(_part(alike, padding) for alike in by_shape.values()))
+
+
+def _part(groups: list[tuple[Inputs, Tensor, list[tuple[str, Inputs]]]], padding: int) -> Part:
+    blocks: list[Tensor] = []
+    masks: list[Tensor] = []
+    for inputs, index, _ in groups:
+        if isinstance(inputs, Ragged):
+            block, mask = inputs.padded(index, padding)
+            masks.append(mask)
+        else:
+            block = inputs[index]
+        blocks.append(block)
+    width = max((mask.shape[1] for mask in masks), default=0)
+    members, start = [], 0
+    for inputs, index, tasks in groups:
+        rows = slice(start, start + len(index))
+        start = rows.stop
+        members += [Member(name, rows, _labels(labels, index, inputs, width)) for name, labels in tasks]
+    if not masks:
+        return Part(_join(blocks), None, tuple(members))
+    return Part(
+        _join([_widened(block, width, padding) for block in blocks]),
+        _join([_widened(mask, width, 0) for mask in masks]),
+        tuple(members),
+    )
+
+
+def _labels(labels: Inputs, index: Tensor, inputs: Inputs, width: int) -> Tensor:
+    if isinstance(labels, Ragged):
+        return _widened(labels.padded(index, IGNORE)[0], width if isinstance(inputs, Ragged) else 0, IGNORE)
+    return labels[index]
+
+
+def _widened(block: Tensor, width: int, fill: int) -> Tensor:
+    missing = width - block.shape[1]
+    return torch.nn.functional.pad(block, (0, missing), value=fill) if missing > 0 else block
+
+
+def _join(blocks: list[Tensor]) -> Tensor:
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)

@@ -1,0 +1,203 @@
+"""Which rows each step sees: a function of the seed and the step alone, so that any step can be resumed from."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steelyard.errors import SteelyardError
+from steelyard.tasks import Batch, Inputs, Member, Part, Role, Suite, collate, labelled
+from steelyard.training.settings import Training
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tasks that share their rows; a task with rows of its own is a group of one."""
+
+    inputs: Inputs
+    tasks: tuple[tuple[str, Inputs], ...]
+
+    @property
+    def name(self) -> str:
+        """The names of its tasks."""
+        return "+".join(name for name, _ in self.tasks)
+
+
+def groups(suite: Suite, tasks: tuple[str, ...], role: Role) -> list[Group]:
+    """Gathers tasks whose rows of a role are the same inputs (the same object)."""
+    found: dict[int, tuple[Inputs, list[tuple[str, Inputs]]]] = {}
+    for name in tasks:
+        if role not in suite[name].rows:
+            raise SteelyardError(f"task {name!r} has no rows with role {role}; give it some")
+        rows = suite[name].rows[role]
+        found.setdefault(id(rows.inputs), (rows.inputs, []))[1].append((name, rows.labels))
+    return [Group(inputs, tuple(members)) for inputs, members in found.values()]
+
+
+class Stream:
+    """Endless shuffled passes over ``size`` rows, addressed by position."""
+
+    def __init__(self, size: int, seed: int, name: str) -> None:
+        self.size, self._seed, self._name = size, seed, name
+        self._passes: dict[int, Tensor] = {}
+
+    def take(self, start: int, count: int) -> Tensor:
+        """The rows at positions ``start … start + count - 1`` of the stream, ``LongTensor[count]``."""
+        taken = []
+        while count > 0:
+            number, offset = divmod(start, self.size)
+            rows = self._pass(number)[offset : offset + count]
+            taken.append(rows)
+            start, count = start + len(rows), count - len(rows)
+        return taken[0] if len(taken) == 1 else torch.cat(taken)
+
+    def _pass(self, number: int) -> Tensor:
+        if number not in self._passes:
+            if len(self._passes) > 1:
+                self._passes.clear()
+            self._passes[number] = torch.randperm(self.size, generator=seeded(self._seed, self._name, number))
+        return self._passes[number]
+
+
+def seeded(seed: int, *parts: object) -> torch.Generator:
+    """A generator that depends on the seed and on what it is for, and on nothing else."""
+    text = "/".join(map(str, (seed, *parts)))
+    return torch.Generator().manual_seed(zlib.crc32(text.encode()))
+
+
+class Batcher:
+    """Cuts the training batches of a phase.
+
+    In a step, each process (``rank`` of ``world``) takes every ``world``-th of the step's rows, so that together
+    they see what one process would.
+    """
+
+    def __init__(self, suite: Suite, tasks: tuple[str, ...], training: Training, rank: int = 0, world: int = 1) -> None:
+        self._groups = groups(suite, tasks, Role.TRAIN)
+        self._tasks = tasks
+        self._training = training
+        self._padding = suite.spec.padding
+        self._rank, self._world = rank, world
+        sizes = [len(group.inputs) for group in self._groups]
+        self._streams = [Stream(n, training.seed, g.name) for n, g in zip(sizes, self._groups, strict=True)]
+        self._counts = self._rows_per_step(sizes)
+        if training.batching == "all_tasks":
+            steps = math.ceil(sum(sizes) / sum(self._counts))
+        else:
+            self._repeats = self._batches_per_epoch(sizes)
+            steps = sum(self._repeats)
+        self.natural_steps = steps
+        self.steps = training.steps_per_epoch or steps
+        self._order: tuple[int, Tensor, Tensor] | None = None
+
+    def batch(self, step: int) -> Batch:
+        """The rows of a step, counted from the start of the phase."""
+        if self._training.batching == "all_tasks":
+            chosen = [(g, step * self._counts[g]) for g in range(len(self._groups))]
+        else:
+            group, use = self._turn(step)
+            chosen = [(group, use * self._counts[group])]
+        return collate(
+            [
+                (
+                    self._groups[g].inputs,
+                    self._streams[g].take(start, self._counts[g])[self._rank :: self._world],
+                    list(self._groups[g].tasks),
+                )
+                for g, start in chosen
+            ],
+            self._padding,
+        )
+
+    def scale(self, step: int) -> Tensor | None:
+        """What each task's loss is multiplied with so that steps on one task add up to the weighted sum, ``[T]``.
+
+        With one task per step it is one over the share of the steps that the task gets; otherwise None (1).
+        """
+        if self._training.batching == "all_tasks":
+            return None
+        group, _ = self._turn(step)
+        share = self._repeats[group] / sum(self._repeats)
+        names = {name for name, _ in self._groups[group].tasks}
+        return torch.tensor([1 / share if name in names else 0.0 for name in self._tasks])
+
+    def _rows_per_step(self, sizes: list[int]) -> list[int]:
+        size = self._training.batch_size * self._training.accumulate
+        if self._training.sampling == "proportional" and self._training.batching == "all_tasks":
+            total = size * len(sizes)
+            return [min(n, max(1, round(total * n / sum(sizes)))) for n in sizes]
+        return [min(n, size) for n in sizes]
+
+    def _batches_per_epoch(self, sizes: list[int]) -> list[int]:
+        own = [math.ceil(n / count) for n, count in zip(sizes, self._counts, strict=True)]
+        if self._training.sampling == "proportional":
+            return own
+        return [max(1, round(sum(own) / len(own)))] * len(own)
+
+    def _turn(self, step: int) -> tuple[int, int]:
+        """Whose turn it is, and how often it was this group's turn before."""
+        total = sum(self._repeats)
+        epoch, place = divmod(step, total)
+        if self._order is None or self._order[0] != epoch:
+            order = torch.repeat_interleave(torch.tensor(self._repeats))
+            order = order[torch.randperm(total, generator=seeded(self._training.seed, "turns", epoch))]
+            hot = torch.nn.functional.one_hot(order, len(self._repeats))
+            earlier = (hot.cumsum(0) - hot).gather(1, order[:, None])[:, 0]
+            self._order = (epoch, order, earlier)
+        group = int(self._order[1][place])
+        return group, epoch * self._repeats[group] + int(self._order[2][place])
+
+
+def draw(suite: Suite, tasks: tuple[str, ...], role: Role, size: int, generator: torch.Generator) -> Batch:
+    """Random rows of a role, without replacement: ``size`` of each task, or all if there are fewer."""
+    return collate(
+        [
+            (g.inputs, torch.randperm(len(g.inputs), generator=generator)[:size], list(g.tasks))
+            for g in groups(suite, tasks, role)
+        ],
+        suite.spec.padding,
+    )
+
+
+def label_counts(batch: Batch, tasks: tuple[str, ...]) -> Tensor:
+    """How many labels each task has in a batch, ``[T]``."""
+    place = {name: i for i, name in enumerate(tasks)}
+    counts = torch.zeros(len(tasks))
+    for part in batch.parts:
+        for member in part.members:
+            counts[place[member.task]] += labelled(member.labels).sum().cpu()
+    return counts
+
+
+def cut(batch: Batch, pieces: int) -> list[Batch]:
+    """Cuts a batch into micro-batches: each has its share of every task's rows, in order."""
+    found = [
+        Batch(tuple(p for part in batch.parts if (p := _piece(part, i, pieces)) is not None)) for i in range(pieces)
+    ]
+    return [piece for piece in found if piece.parts]
+
+
+def _piece(part: Part, number: int, pieces: int) -> Part | None:
+    shares = {(m.rows.start, m.rows.stop): m.rows for m in part.members}
+    rows, members, start = [], [], 0
+    for (first, stop), whole in shares.items():
+        low, high = (first + (stop - first) * i // pieces for i in (number, number + 1))
+        if low == high:
+            continue
+        rows.append(slice(low, high))
+        here = slice(start, start + high - low)
+        start = here.stop
+        members += [
+            Member(m.task, here, m.labels[low - first : high - first])
+            for m in part.members
+            if (m.rows.start, m.rows.stop) == (whole.start, whole.stop)
+        ]
+    if not rows:
+        return None
+    inputs = torch.cat([part.inputs[r] for r in rows])
+    mask = None if part.mask is None else torch.cat([part.mask[r] for r in rows])
+    return Part(inputs, mask, tuple(members))

@@ -1,0 +1,205 @@
+"""The run folder: what a run leaves behind, and how a resumed run finds its place in it."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import tomli_w
+import torch
+
+from steelyard.errors import SteelyardError
+from steelyard.tasks import Ragged, Suite
+from steelyard.training import checkpoint
+
+CHECKPOINT = Path("checkpoint") / "state.pt"
+
+
+class Log:
+    """Evaluations and weights of a run: kept in memory, and in the run folder if there is one."""
+
+    def __init__(self, folder: RunFolder | None = None) -> None:
+        self.metrics: list[dict[str, Any]] = []
+        self.weights: list[tuple[int, str, float]] = []
+        self._folder = folder
+        self._files: dict[str, TextIO] = {}
+
+    def evaluation(self, line: Mapping[str, Any]) -> None:
+        """Adds a line to ``metrics.jsonl``."""
+        self.metrics.append(dict(line))
+        self._write("metrics.jsonl", json.dumps(line) + "\n")
+
+    def weigh(self, step: int, weights: Mapping[str, float]) -> None:
+        """Adds a step to ``weights.csv``."""
+        rows = [(step, task, weight) for task, weight in weights.items()]
+        self.weights += rows
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows((s, t, repr(w)) for s, t, w in rows)
+        self._write("weights.csv", buffer.getvalue())
+
+    def begin(self, positions: Mapping[str, int] | None) -> None:
+        """Opens the files; what a killed run wrote after its last checkpoint is cut off."""
+        if self._folder is None:
+            return
+        for name, header in (("metrics.jsonl", ""), ("weights.csv", "step,task,weight\n")):
+            path = self._folder.path / name
+            file = path.open("r+" if positions and path.exists() else "w+", encoding="utf-8", newline="")
+            if positions:
+                file.truncate(positions[name])
+                file.seek(0)
+                self._read(name, file)
+            else:
+                file.write(header)
+            self._files[name] = file
+
+    def positions(self) -> dict[str, int]:
+        """How long each file is, once everything is on disk."""
+        for file in self._files.values():
+            _guarded(file.flush, self._folder)
+        return {name: file.tell() for name, file in self._files.items()}
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            _guarded(file.close, self._folder)
+
+    def _write(self, name: str, text: str) -> None:
+        if name in self._files:
+            self._files[name].write(text)
+            _guarded(self._files[name].flush, self._folder)
+
+    def _read(self, name: str, file: TextIO) -> None:
+        if name == "metrics.jsonl":
+            self.metrics = [json.loads(line) for line in file]
+        else:
+            self.weights = [(int(r["step"]), r["task"], float(r["weight"])) for r in csv.DictReader(file)]
+        file.seek(0, io.SEEK_END)
+
+
+def _guarded(action: Any, folder: RunFolder | None) -> None:
+    try:
+        action()
+    except OSError as error:
+        where = folder.path if folder else "run"
+        raise SteelyardError(
+            f"{where}: cannot write to it ({error.strerror or error}); the last checkpoint is kept; "
+            "make room, then run the same command to go on"
+        ) from error
+
+
+class RunFolder:
+    """One run's folder. It belongs to one configuration, and to one process at a time."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._lock: TextIO | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended."""
+        return (self.path / "summary.json").exists()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return (self.path / CHECKPOINT).exists()
+
+    def claim(self, config: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        """Makes the folder this configuration's own, with some files in it; refuses when it is another's."""
+        if self.path.exists() and not self.path.is_dir():
+            raise SteelyardError(f"{self.path} is a file; choose a folder (--out)")
+        existing = self.path / "config.toml"
+        if existing.exists():
+            known = tomllib.loads(existing.read_text(encoding="utf-8"))
+            difference = first_difference(known, plain(config))
+            if difference:
+                raise SteelyardError(
+                    f"{self.path} belongs to another configuration ({difference}); choose another folder (--out) "
+                    "or delete it"
+                )
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise SteelyardError(f"{self.path} is not empty and is not a run folder; choose another folder (--out)")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SteelyardError(
+                f"{self.path}: cannot make this folder ({error.strerror}); choose another (--out)"
+            ) from error
+        self._take_lock()
+        for name, content in files.items():
+            self.write(name, content)
+        if not existing.exists():
+            checkpoint.write_atomically(existing, tomli_w.dumps(plain(config)).encode())
+
+    def release(self) -> None:
+        """Lets other processes have the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.release()
+            raise SteelyardError(
+                f"{self.path}: another process is training here; wait for it or choose another folder"
+            ) from None
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Writes a file of the folder, whole or not at all."""
+        checkpoint.write_atomically(self.path / name, content.encode() if isinstance(content, str) else content)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Reads one of its JSON files."""
+        found: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+        return found
+
+
+def plain(value: Any) -> Any:
+    """A configuration as TOML can hold it: no None, paths and enumerations as text."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value if isinstance(value, (bool, int, float)) else str(value)
+
+
+def first_difference(known: Any, wanted: Any, place: str = "") -> str:
+    """The first key in which two configurations differ, in words; empty when they are the same."""
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        for key in dict.fromkeys([*known, *wanted]):
+            found = first_difference(known.get(key), wanted.get(key), f"{place}.{key}" if place else key)
+            if found:
+                return found
+        return ""
+    if isinstance(known, list) and isinstance(wanted, list) and len(known) == len(wanted):
+        pairs = enumerate(zip(known, wanted, strict=True))
+        return next((d for i, (a, b) in pairs if (d := first_difference(a, b, f"{place}[{i}]"))), "")
+    return "" if known == wanted else f"{place} is {known!r} there and {wanted!r} here"
+
+
+def digest(suite: Suite) -> str:
+    """A hash of everything in a suite that training reads."""
+    found = hashlib.sha256()
+    for name, task in suite.tasks.items():
+        found.update(repr((name, str(task.kind), task.classes, task.outputs, name == suite.target)).encode())
+        for role, rows in sorted(task.rows.items()):
+            found.update(role.encode())
+            for tensor in _tensors((rows.inputs, rows.labels)):
+                found.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+                found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def _tensors(inputs: Iterable[Any]) -> Iterable[torch.Tensor]:
+    for each in inputs:
+        yield from (each.offsets, each.values) if isinstance(each, Ragged) else (each,)

@@ -1,0 +1,261 @@
+"""The job: what the loop does for a method, so that a method never owns plumbing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steelyard import gradients
+from steelyard.errors import SteelyardError
+from steelyard.methods.base import Weights
+from steelyard.model import SharedModel
+from steelyard.tasks import Batch, Role, Suite, collate
+from steelyard.training import batching
+from steelyard.training.batching import Batcher
+from steelyard.training.optimisers import Optimisation
+from steelyard.training.probing import Probe, task_of_rows
+from steelyard.training.settings import Phase, Training
+
+
+class NonFiniteLossError(SteelyardError):
+    """A task's loss is not a finite number any more."""
+
+
+class TrainingJob:
+    """One phase of training, as methods see it (`steelyard.methods.Job`)."""
+
+    def __init__(
+        self,
+        model: SharedModel,
+        network: nn.Module,
+        suite: Suite,
+        phase: Phase,
+        training: Training,
+        accelerator: Any,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        self.model, self.network, self.suite, self.phase, self.training = (
+            model,
+            network,
+            suite,
+            phase,
+            training,
+        )
+        self.tasks = phase.tasks
+        self.target = self.tasks.index(suite.target) if suite.target in self.tasks else None
+        self.device = accelerator.device
+        self._accelerator = accelerator
+        self._world = accelerator.num_processes
+        self._batcher = Batcher(suite, self.tasks, training, accelerator.process_index, self._world)
+        self.steps_per_epoch = steps_per_epoch or self._batcher.steps
+        self.step = 0
+        self.sizes = torch.tensor([float(suite[name].size()) for name in self.tasks], device=self.device)
+        by_size = self.sizes / self.sizes.sum()
+        self.initial_weights = by_size if phase.by_size else torch.full_like(by_size, 1 / len(self.tasks))
+        self.generator = batching.seeded(training.seed, "method", phase.name)
+        self.optimisation = Optimisation(model, training, phase, self.steps_per_epoch, accelerator)
+        everything = tuple(model.tasks)
+        self._chosen = (
+            None
+            if everything == self.tasks
+            else torch.tensor([everything.index(name) for name in self.tasks], device=self.device)
+        )
+        self._current: tuple[int, Batch] | None = None
+        self._recent: list[tuple[Tensor, Tensor]] = []
+        self.loss_sum = torch.zeros(len(self.tasks), device=self.device)
+        self.loss_steps = torch.zeros_like(self.loss_sum)
+        self.last_weights = self.initial_weights
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0."""
+        return self.step // self.steps_per_epoch
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return self.optimisation.rate
+
+    def batch(self) -> Batch:
+        """This step's training rows; the same however often it is asked for within a step."""
+        if self._current is None or self._current[0] != self.step:
+            self._current = (self.step, self._placed(self._batcher.batch(self.step)))
+        return self._current[1]
+
+    def draw(self, role: Role, size: int, tasks: tuple[str, ...] | None = None) -> Batch:
+        """Random rows of a role, ``size`` of each task (or all, if there are fewer)."""
+        return self._placed(batching.draw(self.suite, tasks or self.tasks, role, size, self.generator))
+
+    def losses(self, batch: Batch) -> Tensor:
+        """The mean loss of each task on a batch, ``[T]``, with its graph; 0 for a task without labels there."""
+        sums, counts = self._sums(batch)
+        return sums / counts.clamp(min=1)
+
+    @contextmanager
+    def probe(self, batch: Batch, scope: str = "shared") -> Iterator[Probe]:
+        """Every task's losses and gradients on a batch, in evaluation mode and without a trace.
+
+        Inside the block no parameter may be changed. With several processes the batch is this process's share, and
+        all that the probe gives is summed over them.
+        """
+        parameters = self.model.scope(scope, trainable=True)
+        rows = task_of_rows(batch, self.tasks)
+        with gradients.pure(self.model):
+            recording: Any = gradients.record(self.model, rows, parameters, reduce=self._world > 1)
+            with recording as tape:
+                found = self.model.losses(batch)
+            counts = self._in_order(found.counts)
+            if self._world > 1:
+                counts = self._accelerator.reduce(counts, "sum")
+            yield Probe(self._in_order(found.sums) / counts.clamp(min=1), rows, parameters, tape)
+
+    def descend(self, batch: Batch, weights: Weights) -> Tensor:
+        """One optimiser step on the weighted losses of a batch; returns the detached losses ``[T]``.
+
+        With accumulation the batch is all rows of the step, cut into micro-batches whose losses are divided by the
+        labels of the *whole* step: the gradient is that of one large batch, whatever rows lack labels.
+        """
+        scale = self._batcher.scale(self.step)
+        micro, counts = self._micro_batches(batch)
+        if counts is not None and not isinstance(weights, Tensor):
+            weights = weights(self._losses_of(micro, counts))
+        losses, used = torch.zeros_like(self.loss_sum), self.last_weights
+        for number, part in enumerate(micro):
+            with self._synchronised(last=number == len(micro) - 1):
+                sums, own = self._sums(part)
+                means = sums / (own if counts is None else counts).clamp(min=1)
+                losses += means.detach()
+                used = weights if isinstance(weights, Tensor) else weights(losses)
+                self.optimisation.backward((means * _scaled(used, scale, self._world)).sum())
+        self._finish(losses, used)
+        return losses
+
+    def minimise(self, batch: Batch, objective: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
+        """As `descend`, for an objective of the losses ``[T]``; ``weights`` are what is written to the log."""
+        micro, counts = self._micro_batches(batch)
+        if counts is None:
+            means = self.losses(batch)
+            self.optimisation.backward(objective(means))
+            losses = means.detach()
+        else:
+            # The objective's slopes at the whole step's losses weigh each micro-batch: the chain rule, exactly.
+            losses = self._losses_of(micro, counts)
+            leaf = losses.clone().requires_grad_()
+            torch.autograd.backward(objective(leaf))
+            slopes = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for number, part in enumerate(micro):
+                with self._synchronised(last=number == len(micro) - 1):
+                    means = self._sums(part)[0] / counts.clamp(min=1)
+                    self.optimisation.backward((means * slopes * self._world).sum())
+        self._finish(losses, weights)
+        return losses
+
+    def apply(self, given: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> None:
+        """One optimiser step along given gradients (parameter name to gradient)."""
+        parameters = dict(self.model.named_parameters())
+        for name, gradient in given.items():
+            parameters[name].grad = gradient.to(parameters[name])
+        self._finish(losses.detach(), weights)
+
+    def loss_on(self, role: Role, task: str) -> Tensor:
+        """The mean loss of a task over all its rows of a role, in evaluation mode, without gradient."""
+        rows = self.suite[task].rows[role]
+        total = torch.zeros(2, device=self.device)
+        with torch.no_grad(), gradients.pure(self.model):
+            for index in torch.split(torch.arange(len(rows)), 256):
+                groups = [(rows.inputs, index, [(task, rows.labels)])]
+                batch = self._placed(collate(groups, self.suite.spec.padding))
+                found = self.model.losses(batch)
+                total += torch.stack([found.sums.sum(), found.counts.sum()])
+        return total[0] / total[1].clamp(min=1)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of all parameters and buffers."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def restore(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Puts a snapshot back, in place."""
+        self.model.load_state_dict(dict(snapshot))
+
+    def flush(self) -> None:
+        """Takes the losses of the last steps in; the only wait for the device.
+
+        Raises:
+            NonFiniteLossError: If a loss was not finite; it names the task and the step.
+        """
+        if not self._recent:
+            return
+        losses = torch.stack([loss for loss, _ in self._recent])
+        if self._world > 1:
+            losses = self._accelerator.reduce(losses, "sum")
+        self.last_weights = self._recent[-1][1]
+        self._recent.clear()
+        bad = (~losses.isfinite()).nonzero()
+        if len(bad):
+            step, task = self.step - len(losses) + int(bad[0, 0]) + 1, self.tasks[int(bad[0, 1])]
+            raise NonFiniteLossError(
+                f"task {task!r}: the loss is not a finite number at step {step} "
+                f"(epoch {(step - 1) // self.steps_per_epoch + 1}); "
+                "lower learning_rate, set clip, or look for extreme values in this task's rows"
+            )
+        self.loss_sum += losses.sum(0)
+        self.loss_steps += (losses != 0).sum(0)
+
+    def mean_losses(self) -> list[float]:
+        """Each task's mean loss since they were last forgotten, over the steps in which it had rows."""
+        means: list[float] = (self.loss_sum / self.loss_steps.clamp(min=1)).tolist()
+        return means
+
+    def forget_losses(self) -> None:
+        """Starts `mean_losses` anew."""
+        self.loss_sum.zero_()
+        self.loss_steps.zero_()
+
+    def _finish(self, losses: Tensor, weights: Tensor) -> None:
+        self.optimisation.step()
+        self._recent.append((losses.detach(), weights.detach()))
+
+    def _placed(self, batch: Batch) -> Batch:
+        return batch if self.device.type == "cpu" else batch.to(self.device)
+
+    def _sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        found = self.model.losses(batch, self.network(batch))
+        return self._in_order(found.sums), self._in_order(found.counts)
+
+    def _in_order(self, values: Tensor) -> Tensor:
+        """The suite's tasks to the job's."""
+        return values if self._chosen is None else values[self._chosen]
+
+    def _micro_batches(self, batch: Batch) -> tuple[list[Batch], Tensor | None]:
+        """The micro-batches, and the labels of the whole step where one micro-batch does not know them."""
+        pieces = self.training.accumulate
+        if pieces == 1 and self._world == 1:
+            return [batch], None
+        counts = batching.label_counts(batch, self.tasks).to(self.device)
+        if self._world > 1:
+            counts = self._accelerator.reduce(counts, "sum")
+        return batching.cut(batch, pieces), counts
+
+    def _losses_of(self, micro: list[Batch], counts: Tensor) -> Tensor:
+        """The losses of a whole step, without graph and without touching buffers or randomness."""
+        with torch.no_grad(), gradients.pure(self.model):
+            losses = torch.stack([self._sums(part)[0] for part in micro]).sum(0) / counts.clamp(min=1)
+        return self._accelerator.reduce(losses, "sum") if self._world > 1 else losses
+
+    @contextmanager
+    def _synchronised(self, last: bool) -> Iterator[None]:
+        """Processes exchange gradients once per step: with its last micro-batch."""
+        with contextlib.nullcontext() if last or self._world == 1 else self._accelerator.no_sync(self.network):
+            yield
+
+
+def _scaled(weights: Tensor, scale: Tensor | None, world: int) -> Tensor:
+    if scale is not None:
+        weights = weights * scale.to(weights)
+    # Processes average their gradients, but each holds a share of one sum.
+    return weights * world if world > 1 else weights

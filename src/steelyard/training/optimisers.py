@@ -1,0 +1,127 @@
+"""The optimiser and its schedule, by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.training.settings import Phase, Training
+
+
+class Optimisation:
+    """One phase's optimiser with its schedule and gradient clipping."""
+
+    def __init__(
+        self, model: nn.Module, training: Training, phase: Phase, steps_per_epoch: int, accelerator: Any
+    ) -> None:
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self._parameters:
+            raise SteelyardError("the model has no parameter to train: all are frozen")
+        optimizer = build_optimizer(self._parameters, training, phase.learning_rate)
+        total = steps_per_epoch * phase.epochs
+        self.schedule = build_schedule(optimizer, training, total)
+        # Without a loss scale Accelerate's wrapper has nothing to do, and costs as much as a small model's step.
+        self.optimizer = optimizer if accelerator.scaler is None else accelerator.prepare_optimizer(optimizer)
+        self._accelerator = accelerator
+        self._clip = training.clip
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds a loss's gradients, under the loss scale where there is one."""
+        if self._accelerator.scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self._accelerator.backward(loss)
+
+    def step(self) -> None:
+        """Clips, steps, moves the schedule on, and forgets the gradients."""
+        if self._clip is not None:
+            self._accelerator.clip_grad_norm_(self._parameters, self._clip)
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        self.optimizer.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments, schedule and loss scale."""
+        scaler = self._accelerator.scaler
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts `state_dict` back."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        if state["scaler"] is not None:
+            self._accelerator.scaler.load_state_dict(state["scaler"])
+
+
+def build_optimizer(parameters: list[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
+    """Any optimiser of ``torch.optim``."""
+    kind = getattr(torch.optim, training.optimizer)
+    options = {"lr": rate, **training.optimizer_options}
+    optimizer: torch.optim.Optimizer = _built(kind, f"optimizer {training.optimizer!r}", parameters, options)
+    return optimizer
+
+
+def build_schedule(
+    optimizer: torch.optim.Optimizer, training: Training, total: int
+) -> torch.optim.lr_scheduler.LRScheduler | None:
+    """Constant, linear or cosine decay over ``total`` steps, or any scheduler of torch, after a linear warm-up."""
+    name, warmup = training.schedule, round(training.warmup * total)
+    shapes: dict[str, Callable[[float], float]] = {
+        "constant": lambda _: 1.0,
+        "linear": lambda done: 1.0 - done,
+        "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+    }
+    if name in shapes:
+        if name == "constant" and not warmup:
+            return None
+
+        def factor(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / (warmup + 1)
+            return shapes[name](min(1.0, (step - warmup) / max(1, total - warmup)))
+
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    kind = getattr(torch.optim.lr_scheduler, name, None)
+    if not inspect.isclass(kind) or not issubclass(kind, torch.optim.lr_scheduler.LRScheduler):
+        known = [
+            *shapes,
+            *(n for n in dir(torch.optim.lr_scheduler) if n.endswith("LR") and not n.startswith("_")),
+        ]
+        hint = did_you_mean(name, known) or f"choose {', '.join(known)}"
+        raise SteelyardError(f"there is no schedule {name!r}; {hint}")
+    schedule: torch.optim.lr_scheduler.LRScheduler = _built(
+        kind, f"schedule {name!r}", optimizer, training.schedule_options
+    )
+    if not warmup:
+        return schedule
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / (warmup + 1), 1.0, warmup)
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, schedule], [warmup])
+
+
+def _built(kind: type[Any], what: str, subject: Any, options: dict[str, Any]) -> Any:
+    known = list(inspect.signature(kind).parameters)[1:]
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known) or f"its options are {', '.join(known)}"
+            raise SteelyardError(f"{what} has no option {option!r}; {hint}")
+    try:
+        return kind(subject, **options)
+    except (TypeError, ValueError) as error:
+        raise SteelyardError(f"{what}: {error}") from error

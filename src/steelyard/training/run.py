@@ -1,0 +1,322 @@
+"""`fit`: from a suite and an encoder to a trained run; and a run, as it is held in Python."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from steelyard import encoders, heads, methods
+from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.methods import Method
+from steelyard.model import SharedModel
+from steelyard.tasks import Inputs, Kind, Role, Spec, Suite, Task
+from steelyard.training import checkpoint, devices
+from steelyard.training.folder import Log, RunFolder, digest
+from steelyard.training.loop import Loop
+from steelyard.training.progress import Display, display
+from steelyard.training.settings import Paradigm, Training
+
+_HEADS_ARE_REGISTERED = heads
+
+
+class Run:
+    """A trained run.
+
+    Attributes:
+        model: The trained model.
+        summary: What came out: target metrics, every task's metrics, weights, seconds, seed, versions.
+        history: One dictionary per evaluation.
+        weight_trace: ``(step, task, weight)`` over training.
+        folder: The run folder, if there is one.
+    """
+
+    def __init__(
+        self, model: SharedModel, suite: Suite, summary: dict[str, Any], log: Log, folder: Path | None
+    ) -> None:
+        self.model, self.suite, self.summary, self.folder = model, suite, summary, folder
+        self.history, self.weight_trace = log.metrics, log.weights
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The target's metrics by role (every task's, where there is no target: see ``summary["tasks"]``)."""
+        found: dict[str, dict[str, float]] = self.summary["metrics"]
+        return found
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The last weights of the tasks."""
+        found: dict[str, float] = self.summary["weights"]
+        return found
+
+    def outputs(self, inputs: Inputs, task: str | None = None) -> Tensor:
+        """A task's raw outputs (logits or numbers) for new inputs; by default the target's."""
+        return self.model.predict(inputs, self._task(task))
+
+    def predict(self, inputs: Inputs, task: str | None = None) -> Tensor:
+        """A task's predictions: class indices ``[N]``, 0/1 labels ``[N, K]``, numbers ``[N, K]`` or tags ``[N, L]``."""
+        name = self._task(task)
+        outputs = self.outputs(inputs, name)
+        kind = self.suite[name].kind
+        if kind is Kind.REGRESSION:
+            return outputs
+        return (outputs > 0).long() if kind is Kind.MULTILABEL else outputs.argmax(-1)
+
+    def _task(self, name: str | None) -> str:
+        name = name or self.suite.target
+        if name is None:
+            raise SteelyardError(f"which task? there is no target; name one of {', '.join(self.suite.tasks)}")
+        return name
+
+
+def fit(
+    suite: Suite,
+    encoder: nn.Module | SharedModel | str,
+    method: str | Method = "uniform",
+    *,
+    training: Training | Mapping[str, Any] | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    progress: bool | Display = True,
+    config: Mapping[str, Any] | None = None,
+    files: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Run:
+    """Trains a model for a suite.
+
+    Args:
+        suite: The tasks, one of them the target.
+        encoder: The shared network: a module (trained in place), or the name of a built-in or Hugging Face one.
+        method: How tasks are weighted: a name (see ``steelyard.methods.names()``) or a method with its options.
+        training: Settings of the loop; single ones can be given as keywords: ``fit(…, epochs=5)``.
+        encoder_options: Options of a named encoder.
+        out: The run folder. With one, an interrupted run goes on where it stopped, and a finished one is read back.
+        progress: Whether to show progress, or a display of your own.
+        config: What to keep as ``config.toml``; by default the settings and the suite's digest.
+        files: More files to keep in the run folder, by name.
+        **settings: Settings of the loop by name.
+
+    Returns:
+        The run, with the best model by the target's dev metric.
+    """
+    method = methods.get(method)() if isinstance(method, str) else method
+    training = resolve(training, method, settings)
+    if method.needs_target and suite.target is None:
+        raise SteelyardError(f"method {method.name!r} needs a target; name one: Suite(tasks, target=…)")
+    folder = None if out is None else RunFolder(out)
+    if folder is not None:
+        folder.claim(config or _config(suite, encoder, encoder_options, method, training), files or {})
+    try:
+        with _seeded(training.seed):
+            model = _model(encoder, suite, encoder_options or {})
+            if folder is not None and folder.finished:
+                return _read_back(model, suite, folder)
+            return _train(model, suite, method, training, folder, display(progress), _named(encoder, encoder_options))
+    finally:
+        if folder is not None:
+            folder.release()
+
+
+def _train(
+    model: SharedModel,
+    suite: Suite,
+    method: Method,
+    training: Training,
+    folder: RunFolder | None,
+    shown: Display,
+    named: dict[str, Any] | None,
+) -> Run:
+    accelerator = devices.accelerator(training, folder.path if folder else None)
+    if training.trackers:
+        accelerator.init_trackers("steelyard", {"method": method.name, **_flat(training)})
+    loop = Loop(model, suite, method, training, accelerator, folder, shown)
+    loop.run()
+    summary = _summary(loop, method, training)
+    if training.trackers:
+        accelerator.end_training()
+    if folder is not None and accelerator.is_main_process:
+        folder.write("model.json", json.dumps(description(suite, named), indent=1))
+        folder.write("model.safetensors", model_bytes(model))
+        folder.write("summary.json", json.dumps(summary, indent=1))
+    return Run(model, suite, summary, loop.log, folder.path if folder else None)
+
+
+def resolve(training: Training | Mapping[str, Any] | None, method: Method, settings: Mapping[str, Any]) -> Training:
+    """The settings of the loop, with the paradigm that the method calls for."""
+    given = training.model_dump(exclude_unset=True) if isinstance(training, Training) else dict(training or {})
+    given |= settings
+    if method.paradigm is not None:
+        given["paradigm"] = Paradigm(method.paradigm)
+    try:
+        return Training(**given)
+    except ValidationError as error:
+        raise SteelyardError(f"training: {one_line(error, Training)}") from None
+
+
+def one_line(error: ValidationError, model: Any) -> str:
+    """The first thing that is wrong, with the right name where one was misspelt."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        known = list(model.model_fields)
+        hint = did_you_mean(str(first["loc"][-1]), known) or f"the keys are {', '.join(known)}"
+        return f"there is no key {key!r}; {hint}"
+    return f"{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _model(encoder: nn.Module | SharedModel | str, suite: Suite, options: Mapping[str, Any]) -> SharedModel:
+    if isinstance(encoder, SharedModel):
+        return encoder
+    return SharedModel(encoders.build(encoder, suite.spec, **options) if isinstance(encoder, str) else encoder, suite)
+
+
+def _named(encoder: object, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return {"name": encoder, "options": dict(options or {})} if isinstance(encoder, str) else None
+
+
+def _config(
+    suite: Suite, encoder: object, options: Mapping[str, Any] | None, method: Method, training: Training
+) -> dict[str, Any]:
+    name = encoder if isinstance(encoder, str) else type(encoder).__qualname__
+    return {
+        "suite": {"target": suite.target, "tasks": list(suite.tasks), "digest": digest(suite)},
+        "model": {"encoder": name, **(options or {})},
+        "method": {"name": method.name, **method.options.model_dump()},
+        "training": training.model_dump(mode="json"),
+    }
+
+
+def _summary(loop: Loop, method: Method, training: Training) -> dict[str, Any]:
+    suite = loop.suite
+    tasks = {
+        name: {str(role): loop.evaluate(name, role) for role in (Role.DEV_SELECT, Role.TEST) if role in task.rows}
+        for name, task in suite.tasks.items()
+    }
+    last = loop.log.metrics
+    weighted = [line for line in last if line["phase"] != "finetune"] or last
+    return {
+        "target": suite.target,
+        "metric": suite[suite.target].metric if suite.target else None,
+        "metrics": tasks[suite.target] if suite.target else {},
+        "tasks": tasks,
+        "method": method.name,
+        "paradigm": str(training.paradigm),
+        "weights": weighted[-1]["weights"],
+        "rows": suite.sizes(),
+        "best_epoch": loop.at.best_epoch,
+        "steps": loop.at.total,
+        "seconds": round(loop.seconds, 3),
+        "seed": training.seed,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What this was computed with."""
+    packages = {name: metadata.version(name) for name in ("steelyard", "torch", "numpy", "accelerate")}
+    return {"python": platform.python_version(), **packages}
+
+
+def _read_back(model: SharedModel, suite: Suite, folder: RunFolder) -> Run:
+    load_model(model, folder.path / "model.safetensors")
+    log = Log(folder)
+    log.begin({name: (folder.path / name).stat().st_size for name in ("metrics.jsonl", "weights.csv")})
+    log.close()
+    return Run(model, suite, folder.read_json("summary.json"), log, folder.path)
+
+
+def model_bytes(model: nn.Module) -> bytes:
+    """A model as safetensors; tied parameters are kept once, under their first name."""
+    kept = {name: value for name, value in model.state_dict().items() if name in _first_names(model)}
+    return save_tensors({name: value.detach().cpu().contiguous() for name, value in kept.items()})
+
+
+def load_model(model: nn.Module, path: Path) -> None:
+    """Reads what `model_bytes` wrote."""
+    tensors = load_tensors(path.read_bytes())
+    found = model.load_state_dict(tensors, strict=False)
+    missing = set(found.missing_keys) & _first_names(model)
+    if missing or found.unexpected_keys:
+        wrong = sorted(missing)[:1] or found.unexpected_keys[:1]
+        raise SteelyardError(f"{path}: not this model's parameters ({wrong[0]!r} differs)")
+
+
+def _first_names(model: nn.Module) -> set[str]:
+    return {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
+
+
+def description(suite: Suite, named: dict[str, Any] | None) -> dict[str, Any]:
+    """What is needed to build the model again: its encoder, if it has a name, and its tasks."""
+    return {
+        "encoder": named,
+        "spec": {
+            "shape": suite.spec.shape,
+            "vocabulary": suite.spec.vocabulary,
+            "padding": suite.spec.padding,
+        },
+        "target": suite.target,
+        "tasks": [
+            {
+                "name": t.name,
+                "kind": str(t.kind),
+                "classes": t.classes,
+                "outputs": t.outputs,
+                "metric": t.metric,
+            }
+            | ({"head": t.head} if isinstance(t.head, str) else {})
+            for t in suite.tasks.values()
+        ],
+    }
+
+
+def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
+    """Reads a finished run back from its folder.
+
+    Args:
+        folder: The run folder.
+        encoder: The encoder, where the run was not given one by name.
+    """
+    run = RunFolder(folder)
+    if not run.finished:
+        state = "has not finished; run the same command again" if run.started else "is not a finished run's folder"
+        raise SteelyardError(f"{folder} {state}")
+    about = run.read_json("model.json")
+    if encoder is None:
+        if about["encoder"] is None:
+            raise SteelyardError(f"{folder}: its encoder has no name; give it: load(folder, encoder=…)")
+        spec = Spec(tuple(about["spec"]["shape"]), about["spec"]["vocabulary"], about["spec"]["padding"])
+        encoder = encoders.build(about["encoder"]["name"], spec, **about["encoder"]["options"])
+    tasks = [Task(data={}, **task) for task in about["tasks"]]
+    suite = Suite(tasks, about["target"], vocabulary=about["spec"]["vocabulary"], padding=about["spec"]["padding"])
+    return _read_back(SharedModel(encoder, suite), suite, run)
+
+
+def _flat(training: Training) -> dict[str, Any]:
+    return {k: v for k, v in training.model_dump(mode="json").items() if isinstance(v, (int, float, str))}
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Makes what happens inside depend on the seed alone, and leaves the caller's randomness as it was."""
+    before = checkpoint.random_state()
+    import random
+
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        checkpoint.set_random_state(before)

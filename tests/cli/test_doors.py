@@ -1,0 +1,101 @@
+"""The commands, as a person or a machine calls them."""
+
+import csv
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from safetensors.torch import load_file
+
+from steelyard import load
+
+
+def test_train_leaves_a_run_folder_and_predict_reads_it(job, steelyard):
+    status, out, err = steelyard("train", "job.toml", "--out", "run")
+    assert status == 0, err
+    assert "complaints (target)" in out
+    assert "run folder: run" in out
+    files = {path.name for path in (job / "run").iterdir()}
+    assert files >= {
+        "config.toml", "metrics.jsonl", "weights.csv", "model.safetensors", "checkpoint", "summary.json", "report.html",
+    }  # fmt: skip
+    summary = json.loads((job / "run/summary.json").read_text())
+    assert summary["metrics"]["test"]["accuracy"] > 0.7
+    assert set(summary["weights"]) == {"complaints", "reviews", "messages"}
+    lines = [json.loads(line) for line in (job / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    with (job / "run/weights.csv").open() as file:
+        assert csv.DictReader(file).fieldnames == ["step", "task", "weight"]
+    assert tomllib.loads((job / "run/config.toml").read_text())["training"]["batch_size"] == 32
+    assert load_file(job / "run/model.safetensors")
+
+    (job / "new.csv").write_text("id,body\n7,awful terrible sad broken film\n8,great happy lovely fine film\n")
+    status, out, err = steelyard("predict", "run", "new.csv")
+    assert status == 0, err
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [row["id"] for row in rows] == ["7", "8"]
+    assert [row["predicted_topic"] for row in rows] == ["angry", "content"]
+
+
+def test_predictions_are_those_of_the_model(job, steelyard):
+    steelyard("train", "job.toml", "--out", "run")
+    _, out, _ = steelyard("predict", "run", "test.csv", "--out", "predicted.csv")
+    assert out == ""
+    with (job / "predicted.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    right = sum(row["topic"] == row["predicted_topic"] for row in rows) / len(rows)
+    summary = json.loads((job / "run/summary.json").read_text())
+    assert right == pytest.approx(summary["metrics"]["test"]["accuracy"], abs=1e-9)
+
+
+def test_jsonl_in_jsonl_out_and_every_task_can_be_asked(job, steelyard):
+    steelyard("train", "job.toml", "--out", "run")
+    (job / "new.jsonl").write_text(json.dumps({"message": "great happy fine", "n": 1}) + "\n")
+    status, out, err = steelyard("predict", "run", "new.jsonl", "--task", "messages")
+    assert status == 0, err
+    row = json.loads(out)
+    assert row["n"] == 1
+    assert row["predicted_mood"] in ("0", "1")
+
+
+def test_the_same_command_reads_a_finished_run_back(job, steelyard):
+    steelyard("train", "job.toml", "--out", "run")
+    before = (job / "run/model.safetensors").read_bytes()
+    status, out, _ = steelyard("train", "job.toml", "--out", "run")
+    assert status == 0
+    assert "had finished already" in out
+    assert (job / "run/model.safetensors").read_bytes() == before
+    assert len(load(job / "run").history) == 3
+
+
+def test_json_is_one_object(job, steelyard):
+    status, out, err = steelyard("train", "job.toml", "--out", "run", "--json", "--set", "training.epochs=1")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["run"] == "run"
+    assert found["seed"] == 0
+    for command in ("methods", "doctor"):
+        status, out, err = steelyard(command, "--json")
+        assert status == 0, err
+        assert json.loads(out)
+
+
+def test_demo_ends_with_the_table_and_a_run_folder(tmp_path, steelyard):
+    status, out, err = steelyard("demo", "--seeds", 1, "--out", tmp_path / "demo")
+    assert status == 0, err
+    for name in ("single", "uniform", "joint", "run folder"):
+        assert name in out
+    assert {path.name for path in (tmp_path / "demo").iterdir()} >= {"report.html", "summary.json", "comparison.json"}
+
+
+def test_help_and_import_are_light():
+    code = (
+        "import sys, steelyard, steelyard.cli; "
+        "heavy = {'torch', 'transformers', 'matplotlib', 'sklearn', 'pyarrow', 'datasets'} & set(sys.modules); "
+        "assert not heavy, heavy; "
+        "import steelyard.training, steelyard.data, steelyard.encoders, steelyard.methods; "
+        "heavy = {'transformers', 'matplotlib', 'datasets'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
