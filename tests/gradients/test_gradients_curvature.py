@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gradient_checks import close
+from tests.gradients.gradient_checks import close
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 

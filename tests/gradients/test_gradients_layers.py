@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gradient_checks import check
+from tests.gradients.gradient_checks import check
 from torch import nn
 
 ROWS = {

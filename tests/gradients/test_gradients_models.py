@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from gradient_checks import check
+from tests.gradients.gradient_checks import check
 from torch import Tensor, nn
 
 from steelyard import gradients

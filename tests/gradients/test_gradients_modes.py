@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gradient_checks import check, close, random_direction, task_losses
+from tests.gradients.gradient_checks import check, close, random_direction, task_losses
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

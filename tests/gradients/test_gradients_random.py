@@ -1,9 +1,9 @@
 """Random small modules from the registered layers, with reuse, tying, freezing and branches."""
 
 import torch
-from gradient_checks import check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.gradients.gradient_checks import check
 from torch import Tensor, nn
 
 WIDTH, LENGTH = 4, 3

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from gradient_checks import check, task_losses
+from tests.gradients.gradient_checks import check, task_losses
 from torch import Tensor, nn
 
 from steelyard import gradients

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gradient_checks import check_scalars, close, random_direction
+from tests.gradients.gradient_checks import check_scalars, close, random_direction
 from torch import Tensor, nn
 from torch.func import functional_call
 

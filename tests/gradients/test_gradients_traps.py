@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from gradient_checks import check, task_losses
+from tests.gradients.gradient_checks import check, task_losses
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations

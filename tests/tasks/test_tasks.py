@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from steelyard import Ragged, Role, Rows, SteelyardError, Suite, Task
-from steelyard.tasks import IGNORE, LOSSES, Kind, collate
+from steelyard.tasks import IGNORE, LOSSES, Kind, carve, collate
 
 
 def rows(n=6, seed=0, classes=2):
@@ -157,3 +157,27 @@ def test_a_rows_loss_is_differentiable_beside_missing_labels():
 
 def test_roles_are_what_the_design_names():
     assert {str(role) for role in Role} == {"train", "support", "query", "probe", "dev_meta", "dev_select", "test"}
+
+
+def test_carving_moves_rows_and_keeps_the_rest():
+    labels = torch.arange(40) % 4
+    task = Task("a", "classification", {"train": Rows(torch.arange(40.0)[:, None], labels)})
+    carved = carve(Suite([task]), Role.QUERY, Role.TRAIN, 0.25, seed=1)["a"].rows
+    query, train = carved[Role.QUERY], carved[Role.TRAIN]
+    assert sorted([*query.inputs[:, 0].tolist(), *train.inputs[:, 0].tolist()]) == list(range(40))
+    assert query.labels.bincount().tolist() == [2, 3, 2, 3] or sorted(query.labels.bincount().tolist()) == [2, 2, 3, 3]
+    again = carve(Suite([task]), Role.QUERY, Role.TRAIN, 0.25, seed=1)["a"].rows[Role.QUERY]
+    other = carve(Suite([task]), Role.QUERY, Role.TRAIN, 0.25, seed=2)["a"].rows[Role.QUERY]
+    assert torch.equal(again.inputs, query.inputs)
+    assert not torch.equal(other.inputs, query.inputs)
+    assert torch.equal(query.labels, query.inputs[:, 0].long() % 4)
+
+
+def test_carved_rows_stay_shared():
+    inputs = torch.randn(20, 3)
+    tasks = [
+        Task(name, "classification", {"train": Rows(inputs, torch.arange(20) % k)}) for name, k in (("a", 2), ("b", 3))
+    ]
+    suite = carve(Suite(tasks), Role.DEV_META, Role.TRAIN, 0.2, seed=0)
+    for role in (Role.TRAIN, Role.DEV_META):
+        assert suite["a"].rows[role].inputs is suite["b"].rows[role].inputs

@@ -10,7 +10,7 @@ from torch import nn
 
 from steelyard import Rows, SharedModel, SteelyardError, Suite, Task, fit, load, methods, testing
 from steelyard.methods import Method
-from steelyard.tasks import IGNORE
+from steelyard.tasks import IGNORE, Role, carve
 
 
 def network():
@@ -272,3 +272,28 @@ def test_rows_that_lack_a_tasks_label_do_not_train_its_head():
     nn.functional.cross_entropy(outputs, labels[:8]).div(2).backward()
     bias = start.head("b").bias
     assert torch.allclose(bias - 0.05 * bias.grad, trained.head("b").bias, atol=1e-6)
+
+
+def test_a_methods_own_modules_are_trained_kept_and_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "_REGISTRY", dict(methods._REGISTRY))
+
+    @methods.register
+    class Owning(Method):
+        name = "owning"
+        summary = "a test's"
+
+        def prepare(self, suite, seed):
+            return carve(suite, Role.QUERY, Role.TRAIN, 0.5, seed)
+
+        def adapt(self, model):
+            model.add_module("method", nn.ParameterDict({"u": torch.zeros(3)}))
+
+        def step(self, job):
+            assert Role.QUERY in job.suite["task1"].rows
+            own = job.model.method["u"]
+            job.minimise(job.batch(), lambda losses: (losses * (-own).exp() + own).sum(), self.weights)
+
+    found = run(None, "owning", "mlp", out=tmp_path / "run", optimizer_options={"weight_decay": 0.5})
+    assert found.model.method["u"].abs().min() > 0
+    back = load(tmp_path / "run")
+    assert torch.equal(back.model.method["u"], found.model.method["u"])

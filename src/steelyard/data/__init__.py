@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from steelyard.data import cache, suites
+from steelyard.data import cache, generators, suites
+from steelyard.data.arrays import from_arrays, from_texts
 from steelyard.data.build import Prepared, build
 from steelyard.data.features import Pieces
 from steelyard.data.readers import read
@@ -25,6 +26,9 @@ __all__ = [
     "TargetData",
     "build",
     "cache",
+    "from_arrays",
+    "from_texts",
+    "generators",
     "load_vectors",
     "read",
     "suites",

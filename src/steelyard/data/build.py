@@ -23,7 +23,6 @@ from steelyard.data.features import (
 from steelyard.data.features.numbers import is_numeric
 from steelyard.data.features.subwords import resolved
 from steelyard.data.features.words import UNKNOWN
-from steelyard.data.labels import Labels
 from steelyard.data.recipe import Recipe, TaskRecipe
 from steelyard.data.resolve import Resolved, Resolver, with_columns
 from steelyard.data.schema import FeatureOptions, SourceData, TargetData
@@ -78,7 +77,12 @@ def build(
     base = Path(base)
     _refuse_twins([target, *sources])
     resolver = Resolver(base, seed)
-    tasks = _settled([resolver.resolve(spec) for spec in (target, *sources)])
+    return assemble([resolver.resolve(spec) for spec in (target, *sources)], options, base, cache)
+
+
+def assemble(tasks: list[Resolved], options: FeatureOptions, base: Path, cache: Path | None = None) -> Prepared:
+    """Makes inputs and labels of resolved tasks, the target first."""
+    tasks = _settled(tasks)
     featuriser = _fitted(tasks, options, base)
     summary = Summary(notes=[note for task in tasks for note in task.notes])
     maker = _Maker(featuriser, cache)
@@ -87,7 +91,7 @@ def build(
         summary.notes.append(f"features: {listed([*featuriser.numeric, *featuriser.categories], 20)}")
     find_duplicates(tasks, summary)
     padding, vocabulary = _token_space(featuriser)
-    suite = Suite(learned, target=target.name, padding=padding, vocabulary=vocabulary)
+    suite = Suite(learned, target=tasks[0].spec.name, padding=padding, vocabulary=vocabulary)
     recipes = {t.spec.name: TaskRecipe(t.columns, t.labels, t.dialect) for t in tasks}
     return Prepared(suite, Recipe(featuriser, recipes), summary)
 
@@ -240,8 +244,3 @@ def on_pieces(tags: Ragged, pieces: Pieces) -> Ragged:
     values = torch.full_like(pieces.values, IGNORE)
     values[begins] = tags.values[tags.offsets[owner[begins]] + pieces.word[begins]]
     return Ragged(values, pieces.offsets)
-
-
-def label_space(prepared: Prepared, task: str) -> Labels:
-    """The label space of one task."""
-    return prepared.recipe.tasks[task].labels

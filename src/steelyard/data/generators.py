@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,11 +34,16 @@ def overlay(first: Tensor, second: Tensor, shift: int) -> Tensor:
         The same shape and dtype.
     """
     blocks = []
-    for a, b in zip(first.split(OVERLAY_CHUNK), second.split(OVERLAY_CHUNK), strict=True):
+    for a, b in _chunks(first, second):
         canvas = torch.maximum(F.pad(a.float(), (0, shift, 0, shift)), F.pad(b.float(), (shift, 0, shift, 0)))
         small = F.interpolate(canvas, size=a.shape[-2:], mode="bilinear", align_corners=False, antialias=True)
         blocks.append(small if first.is_floating_point() else small.round().to(first.dtype))
     return torch.cat(blocks)
+
+
+def _chunks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(first), OVERLAY_CHUNK):
+        yield first[start : start + OVERLAY_CHUNK], second[start : start + OVERLAY_CHUNK]
 
 
 def overlaid_pairs(
@@ -144,7 +149,7 @@ def with_sizes(suite: Suite, sizes: Mapping[str, int | float], seed: int = 0) ->
     """
     tasks = []
     for number, (name, task) in enumerate(suite.tasks.items()):
-        data: dict[Role | str, Rows] = dict(task.rows)
+        data: dict[Role | str, Rows] = dict(task.rows.items())
         if name in sizes:
             data[Role.TRAIN] = _shrunk(suite, task, sizes[name], np.random.default_rng([seed, number]))
         tasks.append(

@@ -1,10 +1,7 @@
-"""Labels: what kind of task a label column is, its label space, and labels as tensors."""
+"""Labels as tensors, and back."""
 
 from __future__ import annotations
 
-import warnings
-from collections import defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.data.schema import DataWarning
+from steelyard.data.cells import label_sets, list_lengths, lists, parse_numbers, without
 from steelyard.data.table import View, listed, near, strings
 from steelyard.errors import SteelyardError
 from steelyard.tasks import IGNORE, Inputs, Kind, Ragged
@@ -126,7 +123,7 @@ class Labels:
             cells = label_sets(batch.column(0))
             flat = cells.flatten()
             codes, unknown = self._lookup(flat)
-            counts = _list_lengths(cells)
+            counts = list_lengths(cells)
             owner = np.repeat(np.arange(len(cells)), counts)
             if unknown.any():
                 row = int(unknown.argmax())
@@ -164,9 +161,9 @@ class Labels:
         values, lengths, start = [], [], 0
         wanted = [self.columns[0], *([tokens] if tokens else [])]
         for batch in view.batches(wanted):
-            tags = _lists(batch.column(0))
-            counts = _list_lengths(tags)
-            expected = _list_lengths(_lists(batch.column(1))) if tokens else counts
+            tags = lists(batch.column(0))
+            counts = list_lengths(tags)
+            expected = list_lengths(lists(batch.column(1))) if tokens else counts
             missing = ~tags.is_valid().to_numpy(zero_copy_only=False)
             wrong = (counts != expected) & ~missing
             if wrong.any():
@@ -176,7 +173,7 @@ class Labels:
                     f"but {int(counts[row])} tags; every token needs one tag"
                 )
             flat = tags.flatten()
-            given = _without(flat, NO_TAG)
+            given = without(flat, NO_TAG)
             codes, unknown = self._lookup(given)
             if unknown.any():
                 at = int(unknown.argmax())
@@ -191,128 +188,6 @@ class Labels:
         return Ragged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
 
 
-def read_labels(
-    task: str,
-    view: View,
-    columns: tuple[str, ...],
-    *,
-    kind: Kind | None = None,
-    tokens: str | None = None,
-    classes: tuple[str, ...] | None = None,
-    rare: str = "error",
-    also: Sequence[View] = (),
-) -> tuple[Labels, str]:
-    """The label space of the training rows, and a sentence on what was inferred.
-
-    Args:
-        task: The task's name.
-        view: The training rows.
-        columns: The label columns.
-        kind: What is predicted, if that is given.
-        tokens: The column of tokens, for tagging.
-        classes: The label space, if that is given.
-        rare: What to do with a class that occurs once: ``error``, ``drop`` or ``keep``.
-        also: Further rows whose labels count; packaged suites have one label space for all splits.
-
-    Raises:
-        SteelyardError: If there are no labels, the columns do not fit together, or a class occurs once.
-    """
-    chosen, why = (kind, "as given") if kind else _infer(task, view, columns, tokens)
-    if chosen is Kind.REGRESSION or (chosen is Kind.MULTILABEL and len(columns) > 1):
-        names = columns if chosen is Kind.MULTILABEL else None
-        return Labels(task, chosen, columns, names), f"{chosen}, {why}"
-    values = _joined([_values(chosen, part.column(columns[0])) for part in (view, *also)])
-    whole = chosen is Kind.CLASSIFICATION and _all_match(values, WHOLE)
-    counts = _counted(Labels(task, chosen, columns, (), whole).canonical(values))
-    if not counts:
-        raise SteelyardError(f"{view.table.origin}: task {task!r} has no labels in {columns[0]!r}; check the column")
-    rare_ones = tuple(c for c, n in counts.items() if n == 1) if chosen is Kind.CLASSIFICATION else ()
-    dropped: tuple[str, ...] = ()
-    if rare_ones and rare != "keep" and classes is None:
-        if rare == "error":
-            raise SteelyardError(
-                f"{view.table.origin}: task {task!r} has {len(rare_ones)} classes that occur once in train "
-                f"({listed(rare_ones, 5)}); add rows, or say rare = 'drop' or rare = 'keep'"
-            )
-        dropped = rare_ones
-    space = classes or tuple(sorted((c for c in counts if c not in dropped), key=_order(counts)))
-    if len(space) < 2 and chosen is Kind.CLASSIFICATION:
-        raise SteelyardError(
-            f"{view.table.origin}: task {task!r} has only one class in train ({listed(space)}); "
-            "there is nothing to learn: check the label column"
-        )
-    _warn_alike(task, space, view.table.origin)
-    return Labels(task, chosen, columns, space, whole, dropped), f"{chosen} with {len(space)} classes, {why}"
-
-
-def _joined(parts: list[Any]) -> Any:
-    import pyarrow as pa
-
-    return pa.chunked_array(parts, pa.string()).combine_chunks()
-
-
-def _values(kind: Kind, column: Any) -> Any:
-    if kind is Kind.TAGGING:
-        return _without(_lists(column).flatten(), NO_TAG)
-    return label_sets(column).flatten() if kind is Kind.MULTILABEL else strings(column)
-
-
-def _infer(task: str, view: View, columns: tuple[str, ...], tokens: str | None) -> tuple[Kind, str]:
-    if tokens:
-        return Kind.TAGGING, "a tag for every token"
-    if view.table.is_list(columns[0]):
-        return Kind.MULTILABEL, f"since {columns[0]!r} holds lists"
-    if len(columns) > 1:
-        return _infer_several(task, view, columns)
-    return _infer_single(columns[0], strings(view.column(columns[0])))
-
-
-def _infer_single(column: str, values: Any) -> tuple[Kind, str]:
-    if _any_match(values, r"\|"):
-        return Kind.MULTILABEL, f"since {column!r} holds labels joined by {JOINT!r}"
-    if not _all_match(values, NUMBER):
-        return Kind.CLASSIFICATION, f"since {column!r} holds names"
-    distinct = len(values.unique().drop_null())
-    if _all_match(values, WHOLE) and distinct <= FEW:
-        return Kind.CLASSIFICATION, f"since {column!r} holds {distinct} different whole numbers"
-    return Kind.REGRESSION, f"since {column!r} holds numbers"
-
-
-FEW = 20
-"""Up to so many different whole numbers are classes; more are quantities."""
-
-NUMBER = r"(?i)^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$"
-
-
-WHOLE = r"^\s*[+-]?\d+(\.0+)?\s*$"
-
-
-def _infer_several(task: str, view: View, columns: tuple[str, ...]) -> tuple[Kind, str]:
-    binary = True
-    for name in columns:
-        values = strings(view.column(name))
-        binary = binary and _all_match(values, r"(?i)^\s*([01](\.0+)?|true|false|yes|no)\s*$")
-        if not binary and not _all_match(values, NUMBER):
-            raise SteelyardError(
-                f"{view.table.origin}: task {task!r} has several label columns, but {name!r} holds neither 0 and 1 "
-                "nor numbers; give one [[source]] per label column instead"
-            )
-    if binary:
-        return Kind.MULTILABEL, f"since {len(columns)} columns hold 0 and 1"
-    return Kind.REGRESSION, f"since {len(columns)} columns hold numbers"
-
-
-def label_sets(column: Any) -> Any:
-    """Cells that hold several labels as lists of strings."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        return array.cast(pa.list_(pa.string()))
-    return pc.split_pattern_regex(pc.utf8_trim_whitespace(strings(array)), r"\s*\|\s*")
-
-
 def _numbers(view: View, name: str, task: str) -> Tensor:
     numbers = parse_numbers(
         view,
@@ -321,102 +196,3 @@ def _numbers(view: View, name: str, task: str) -> Tensor:
         missing=True,
     )
     return torch.from_numpy(numbers.astype(np.float32))
-
-
-def parse_numbers(
-    view: View, name: str, complaint: Callable[[str], str], *, missing: bool = False
-) -> NDArray[np.float64]:
-    """A column as numbers; missing cells are NaN where that is allowed, else (and for text and inf) an error."""
-    parts, start = [], 0
-    for batch in view.batches([name]):
-        column = batch.column(0).combine_chunks()
-        values, absent = _parsed(column)
-        bad = ~np.isfinite(values) & ~(absent & missing)
-        if bad.any():
-            row = int(bad.argmax())
-            cell = column[row].as_py()
-            raise SteelyardError(f"{view.where(start + row)}: {complaint('' if cell is None else str(cell))}")
-        parts.append(values)
-        start += len(values)
-    return np.concatenate(parts)
-
-
-def _parsed(column: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The numbers of an Arrow array (NaN for text that is none), and where it is empty or NaN."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        numbers = pc.fill_null(column.cast(pa.float64(), safe=False), float("nan"))
-        absent = pc.is_nan(numbers)
-    else:
-        text = pc.utf8_trim_whitespace(strings(column))
-        good = pc.match_substring_regex(text, NUMBER)
-        numbers = pc.fill_null(pc.if_else(good, text, None).cast(pa.float64()), float("nan"))
-        absent = pc.equal(pc.fill_null(pc.utf8_lower(text), "nan"), "nan")
-    return numbers.to_numpy(zero_copy_only=False), absent.to_numpy(zero_copy_only=False)
-
-
-def _lists(column: Any) -> Any:
-    import pyarrow as pa
-
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array.cast(pa.list_(pa.string()))
-
-
-def _list_lengths(array: Any) -> NDArray[np.int64]:
-    import pyarrow.compute as pc
-
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    counted: NDArray[np.int64] = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    return counted
-
-
-def _without(values: Any, unwanted: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.if_else(pc.is_in(values, value_set=pa.array(unwanted)), pa.scalar(None, pa.string()), values)
-
-
-def _all_match(values: Any, pattern: str) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
-
-
-def _any_match(values: Any, pattern: str) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.match_substring_regex(values, pattern)).as_py())
-
-
-def _counted(values: Any) -> dict[str, int]:
-    import pyarrow.compute as pc
-
-    pairs = pc.value_counts(values.drop_null()).to_pylist()
-    return {pair["values"]: pair["counts"] for pair in pairs}
-
-
-def _order(counts: dict[str, int]) -> Callable[[str], tuple[float, str]]:
-    """Numbers by size, names by the alphabet."""
-    try:
-        numbers = {name: float(name) for name in counts}
-    except ValueError:
-        return lambda name: (0.0, name)
-    return lambda name: (numbers[name], name)
-
-
-def _warn_alike(task: str, classes: tuple[str, ...], origin: str) -> None:
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name in classes:
-        alike[" ".join(name.casefold().split())].append(name)
-    for group in alike.values():
-        if len(group) > 1:
-            warnings.warn(
-                f"{origin}: task {task!r} has labels that differ only by case or space: "
-                f"{', '.join(map(repr, group))}; they count as different classes",
-                DataWarning,
-                stacklevel=2,
-            )

@@ -5,19 +5,24 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steelyard.data import splits
 from steelyard.data.features import Columns
-from steelyard.data.labels import Labels, read_labels
+from steelyard.data.labels import Labels
 from steelyard.data.readers import HUB, Dialect, read, splits_of
 from steelyard.data.schema import DataTable, DataWarning
+from steelyard.data.spaces import read_labels
 from steelyard.data.suites import PREFIX, parse
 from steelyard.data.suites import tables as suite_tables
 from steelyard.data.table import Table, View, listed, strings
 from steelyard.errors import SteelyardError
 from steelyard.tasks import Role
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ROLES = {"train": Role.TRAIN, "dev": Role.DEV_SELECT, "test": Role.TEST}
 
@@ -61,8 +66,8 @@ class Resolver:
     base: Path
     seed: int
     _tables: dict[object, Table] = field(default_factory=dict)
-    _whole: dict[str, View] = field(default_factory=dict)
-    _splits: dict[str, tuple[View, View | None]] = field(default_factory=dict)
+    _whole: dict[tuple[int, str], View] = field(default_factory=dict)
+    _splits: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
 
     def resolve(self, spec: DataTable) -> Resolved:
         """Resolves one table of the configuration."""
@@ -81,6 +86,7 @@ class Resolver:
             kind=recipe.kind,
             tokens=recipe.columns.token,
             rare="keep",
+            also=[view for split, view in parts.items() if split != "train"],
         )
         views = {ROLES[split]: view for split, view in parts.items()}
         for split in ("dev", "test"):
@@ -121,6 +127,10 @@ class Resolver:
                 views[ROLES[split]] = self._view(reference, dialect)
             elif split in brought:
                 views[ROLES[split]] = self._view(spec.train, dialect, split)
+        return self.complete(spec, views, dialect)
+
+    def complete(self, spec: DataTable, views: dict[Role, View], dialect: Dialect) -> Resolved:
+        """Columns, labels and a dev split for rows that were read."""
         for view in views.values():
             view.table.require([*spec.labels, *_named(spec), *([spec.group] if spec.group else [])], spec.name)
         columns = input_columns(spec, views[Role.TRAIN].table)
@@ -154,7 +164,7 @@ class Resolver:
 
     def _one(self, view: View) -> View:
         """One object for views with the same content."""
-        return self._whole.setdefault(view.digest, view)
+        return self._whole.setdefault((id(view.table), view.digest), view)
 
     def _hold_out(self, views: dict[Role, View], labels: Labels, token: str | None, spec: DataTable) -> None:
         """Moves rows from train to dev. The first task on a file decides for all tasks on it."""
@@ -162,19 +172,18 @@ class Resolver:
         if train.digest not in self._splits:
             self._splits[train.digest] = self._split(train, labels, token, spec)
         kept, held = self._splits[train.digest]
-        views[Role.TRAIN] = kept
-        if held is not None:
-            views[Role.DEV_SELECT] = held
+        if len(held):
+            views[Role.TRAIN] = self._one(train.subset(kept))
+            views[Role.DEV_SELECT] = self._one(train.subset(held))
 
-    def _split(self, train: View, labels: Labels, token: str | None, spec: DataTable) -> tuple[View, View | None]:
+    def _split(
+        self, train: View, labels: Labels, token: str | None, spec: DataTable
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         groups = splits.strata(labels.encode(train, token), labels.kind)
         documents = None
         if spec.group:
             documents = np.array([str(v) for v in strings(train.column(spec.group)).to_pylist()])
-        kept, held = splits.hold_out(groups, spec.dev_fraction, self.seed, train.digest, documents)
-        if not len(held):
-            return train, None
-        return self._one(train.subset(kept)), self._one(train.subset(held))
+        return splits.hold_out(groups, spec.dev_fraction, self.seed, train.digest, documents)
 
 
 def _named(spec: DataTable) -> list[str]:
@@ -197,6 +206,8 @@ def input_columns(spec: DataTable, table: Table) -> Columns:
         return Columns(tuple(spec.text or ()), spec.token, tuple(spec.features or ()), spec.image)
     if table.arrow.num_columns and all(table.is_list(name) for name in table.arrow.column_names):
         return Columns(token="form" if "form" in table.names else table.names[0])
+    if len(table.tensors) == 1:
+        return Columns(dense=next(iter(table.tensors)))
     if table.names == ["image", "label"]:
         return Columns(image="image")
     return Columns()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.gradients import HessianProduct, TaskGradients
 from steelyard.model import SharedModel
-from steelyard.tasks import Batch, Role
+from steelyard.tasks import Batch, Role, Suite
 
 Weights = Tensor | Callable[[Tensor], Tensor]
 """Task weights ``[T]``, or a function from the batch's detached losses ``[T]`` to them."""
@@ -178,6 +178,18 @@ class Method(ABC):
     @weights.setter
     def weights(self, value: Tensor) -> None:
         self.state["weights"] = value
+
+    def prepare(self, suite: Suite, seed: int) -> Suite:
+        """Before anything else: the suite with the roles that the method needs (see `steelyard.tasks.carve`)."""
+        del seed
+        return suite
+
+    def adapt(self, model: SharedModel) -> None:
+        """Adds the method's own modules to a new model, before training and when a run is read back.
+
+        What is added as ``model.add_module("method", …)`` is trained without weight decay, and kept in checkpoints
+        and in ``model.safetensors`` with the rest.
+        """
 
     @property
     def matched(self) -> bool:

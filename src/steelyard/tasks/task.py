@@ -175,7 +175,8 @@ class Suite:
         if target is not None and target not in self.tasks:
             raise SteelyardError(f"the target {target!r} is not among the tasks: {', '.join(self.tasks)}")
         self.target = target
-        allowed = [*allow, *(pair for task in self.tasks.values() for pair in task.allow)]
+        self.allow = tuple(allow)
+        allowed = [*self.allow, *(pair for task in self.tasks.values() for pair in task.allow)]
         refuse_shared_roles([(t.name, t.rows) for t in self.tasks.values()], allowed)
         self.spec = self._spec(padding, vocabulary)
 

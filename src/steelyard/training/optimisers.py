@@ -20,10 +20,11 @@ class Optimisation:
     def __init__(
         self, model: nn.Module, training: Training, phase: Phase, steps_per_epoch: int, accelerator: Any
     ) -> None:
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        if not self._parameters:
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._parameters = list(named.values())
+        if not named:
             raise SteelyardError("the model has no parameter to train: all are frozen")
-        optimizer = build_optimizer(self._parameters, training, phase.learning_rate)
+        optimizer = build_optimizer(named, training, phase.learning_rate)
         total = steps_per_epoch * phase.epochs
         self.schedule = build_schedule(optimizer, training, total)
         # Without a loss scale Accelerate's wrapper has nothing to do, and costs as much as a small model's step.
@@ -70,8 +71,12 @@ class Optimisation:
             self._accelerator.scaler.load_state_dict(state["scaler"])
 
 
-def build_optimizer(parameters: list[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
-    """Any optimiser of ``torch.optim``."""
+def build_optimizer(named: dict[str, nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
+    """Any optimiser of ``torch.optim``; a method's own parameters (``method.…``) have no weight decay."""
+    own = [p for name, p in named.items() if name.startswith("method.")]
+    parameters: list[Any] = [p for name, p in named.items() if not name.startswith("method.")]
+    if own:
+        parameters = [{"params": parameters}, {"params": own, "weight_decay": 0.0}]
     kind = getattr(torch.optim, training.optimizer)
     options = {"lr": rate, **training.optimizer_options}
     optimizer: torch.optim.Optimizer = _built(kind, f"optimizer {training.optimizer!r}", parameters, options)

@@ -118,7 +118,9 @@ def fit(
         folder.claim(config or _config(suite, encoder, encoder_options, method, training), files or {})
     try:
         with _seeded(training.seed):
+            suite = method.prepare(suite, training.seed)
             model = _model(encoder, suite, encoder_options or {})
+            method.adapt(model)
             if folder is not None and folder.finished:
                 return _read_back(model, suite, folder)
             return _train(model, suite, method, training, folder, display(progress), _named(encoder, encoder_options))
@@ -145,7 +147,7 @@ def _train(
     if training.trackers:
         accelerator.end_training()
     if folder is not None and accelerator.is_main_process:
-        folder.write("model.json", json.dumps(description(suite, named), indent=1))
+        folder.write("model.json", json.dumps(description(suite, named, method), indent=1))
         folder.write("model.safetensors", model_bytes(model))
         folder.write("summary.json", json.dumps(summary, indent=1))
     return Run(model, suite, summary, loop.log, folder.path if folder else None)
@@ -255,10 +257,11 @@ def _first_names(model: nn.Module) -> set[str]:
     return {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
 
 
-def description(suite: Suite, named: dict[str, Any] | None) -> dict[str, Any]:
+def description(suite: Suite, named: dict[str, Any] | None, method: Method) -> dict[str, Any]:
     """What is needed to build the model again: its encoder, if it has a name, and its tasks."""
     return {
         "encoder": named,
+        "method": {"name": method.name, "options": method.options.model_dump(mode="json")},
         "spec": {
             "shape": suite.spec.shape,
             "vocabulary": suite.spec.vocabulary,
@@ -298,7 +301,10 @@ def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
         encoder = encoders.build(about["encoder"]["name"], spec, **about["encoder"]["options"])
     tasks = [Task(data={}, **task) for task in about["tasks"]]
     suite = Suite(tasks, about["target"], vocabulary=about["spec"]["vocabulary"], padding=about["spec"]["padding"])
-    return _read_back(SharedModel(encoder, suite), suite, run)
+    model = SharedModel(encoder, suite)
+    if about["method"]["name"] in methods.names():
+        methods.get(about["method"]["name"])(**about["method"]["options"]).adapt(model)
+    return _read_back(model, suite, run)
 
 
 def _flat(training: Training) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from steelyard.data.cells import parse_numbers
 from steelyard.data.features.base import Columns, Featuriser
-from steelyard.data.labels import parse_numbers
 from steelyard.errors import SteelyardError
 from steelyard.tasks import Inputs
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from steelyard.data.cells import NUMBER, parse_numbers
 from steelyard.data.features.base import Columns, Featuriser
-from steelyard.data.labels import NUMBER, parse_numbers
 from steelyard.data.table import View, strings
 from steelyard.errors import SteelyardError
 from steelyard.tasks import Inputs

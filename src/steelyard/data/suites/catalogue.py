@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.data import cache
-from steelyard.data.labels import read_labels
+from steelyard.data.spaces import read_labels
 from steelyard.data.suites import pins
 from steelyard.data.suites.base import PackagedSuite
 from steelyard.data.suites.debian import DebianFiles
@@ -127,7 +127,13 @@ def check(name: str) -> dict[str, Any]:
     for task, spec in suite.tasks.items():
         splits = tables(name, spec.tables)
         labels, _ = read_labels(
-            task, splits["train"], spec.labels, kind=spec.kind, tokens=spec.columns.token, rare="keep"
+            task,
+            splits["train"],
+            spec.labels,
+            kind=spec.kind,
+            tokens=spec.columns.token,
+            rare="keep",
+            also=[view for split, view in splits.items() if split != "train"],
         )
         for view in splits.values():
             labels.encode(view, spec.columns.token)

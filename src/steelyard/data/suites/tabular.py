@@ -43,7 +43,7 @@ class _NumpyOnly(pickle.Unpickler):
         if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"{module}.{name} is not an array")
         if module == "numpy.core.multiarray":
-            return np.ndarray.__reduce__(np.empty(0))[0]  # type: ignore[index]
+            return np.ndarray.__reduce__(np.empty(0))[0]
         return super().find_class(module, name)
 
 

@@ -11,6 +11,7 @@ from steelyard.data.suites.prepared import Part, prepared
 from steelyard.tasks import Kind
 
 LAYERS = ("token", "pos", "chunk", "ner")
+TOKENS = Columns(token=LAYERS[0])
 FILES = {"train": "train", "dev": "valid", "test": "test"}
 
 
@@ -36,9 +37,7 @@ SUITES = (
         owner="E. Tjong Kim Sang and F. De Meulder (CoNLL-2003); text: Reuters",
         licence="not stated (package); text for research use",
         tasks={
-            layer: SuiteTask(
-                (layer,), Columns(token="token"), Kind.TAGGING, "sentences", None if layer == "pos" else "span_f1"
-            )
+            layer: SuiteTask((layer,), TOKENS, Kind.TAGGING, "sentences", None if layer == "pos" else "span_f1")
             for layer in LAYERS[1:]
         },
         load=_load,
