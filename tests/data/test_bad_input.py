@@ -196,7 +196,9 @@ def test_inputs_named_twice(write: Write, tmp_path: Path) -> None:
 
 def test_label_among_the_features(write: Write, tmp_path: Path) -> None:
     write("train.csv", NUMBERS)
-    says(complaint(tmp_path, target(text=None, label="label", features=["x", "label"])), "label as label and as feature")
+    says(
+        complaint(tmp_path, target(text=None, label="label", features=["x", "label"])), "label as label and as feature"
+    )
 
 
 def test_two_tasks_of_one_name(write: Write, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def build(
 def assemble(tasks: list[Resolved], options: FeatureOptions, base: Path, cache: Path | None = None) -> Prepared:
     """Makes inputs and labels of resolved tasks, the target first."""
     tasks = _settled(tasks)
-    featuriser = _fitted(tasks, options, base)
+    featuriser = _fitted(tasks, options, base, cache)
     summary = Summary(notes=[note for task in tasks for note in task.notes])
     maker = _Maker(featuriser, cache)
     learned = [maker.task(task, summary) for task in tasks]
@@ -160,14 +160,14 @@ def _all_numeric(tasks: list[Resolved], labels: dict[str, set[str]]) -> list[str
     return common
 
 
-def _fitted(tasks: list[Resolved], options: FeatureOptions, base: Path) -> Featuriser:
+def _fitted(tasks: list[Resolved], options: FeatureOptions, base: Path, cache: Path | None) -> Featuriser:
     """The featuriser, fitted on the training rows of all tasks."""
     train = [(t.views[Role.TRAIN], t.columns) for t in tasks]
     kind = _input_kind(tasks[0].columns)
     if kind == "text":
         if options.tokenizer:
             return Subwords(resolved(options.tokenizer, base), options.max_length)
-        return Words.fit(train, options, words_of(options.vectors, base))
+        return Words.fit(train, options, words_of(options.vectors, base), cache)
     if kind == "numbers":
         categorical = [c for t in tasks for c in t.spec.categorical]
         return Numbers.fit([view for view, _ in train], tasks[0].columns.numbers, categorical)

@@ -13,6 +13,7 @@ from steelyard.errors import SteelyardError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+NOT_A_NUMBER = r"(?i)^\s*nan\s*$"
 NUMBER = r"(?i)^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.data.cells import label_sets, list_lengths, lists, parse_numbers, without
+from steelyard.data.cells import NOT_A_NUMBER, label_sets, list_lengths, lists, parse_numbers, without
 from steelyard.data.table import View, listed, near, strings
 from steelyard.errors import SteelyardError
 from steelyard.tasks import IGNORE, Inputs, Kind, Ragged
@@ -102,12 +102,15 @@ class Labels:
         return index, unknown.to_numpy(zero_copy_only=False)
 
     def canonical(self, values: Any) -> Any:
-        """``1.0`` becomes ``1`` where labels are whole numbers."""
+        """``1.0`` becomes ``1`` where labels are whole numbers, and ``nan`` is no label."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         if not self.whole:
             return values
-        return pc.replace_substring_regex(pc.utf8_trim_whitespace(values), r"\.0+$", "")
+        text = pc.utf8_trim_whitespace(values)
+        known = pc.if_else(pc.match_substring_regex(text, NOT_A_NUMBER), pa.scalar(None, pa.string()), text)
+        return pc.replace_substring_regex(known, r"\.0+$", "")
 
     def _unknown(self, label: str, place: str) -> SteelyardError:
         classes = self.classes or ()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steelyard.data.cells import NUMBER, label_sets, lists, without
+from steelyard.data.cells import NOT_A_NUMBER, NUMBER, label_sets, lists, without
 from steelyard.data.labels import JOINT, NO_TAG, Labels
 from steelyard.data.schema import DataWarning
 from steelyard.data.table import View, listed, strings
@@ -46,7 +46,7 @@ def read_labels(
         names = columns if chosen is Kind.MULTILABEL else None
         return Labels(task, chosen, columns, names), f"{chosen}, {why}"
     values = _joined([_values(chosen, part.column(columns[0])) for part in (view, *also)])
-    whole = chosen is Kind.CLASSIFICATION and _all_match(values, WHOLE)
+    whole = chosen is Kind.CLASSIFICATION and _all_match(_numbers_or_names(values), WHOLE)
     counts = _counted(Labels(task, chosen, columns, (), whole).canonical(values))
     if not counts:
         raise SteelyardError(f"{view.table.origin}: task {task!r} has no labels in {columns[0]!r}; check the column")
@@ -92,6 +92,7 @@ def _infer(task: str, view: View, columns: tuple[str, ...], tokens: str | None) 
 
 
 def _infer_single(column: str, values: Any) -> tuple[Kind, str]:
+    values = _numbers_or_names(values)
     if _any_match(values, r"\|"):
         return Kind.MULTILABEL, f"since {column!r} holds labels joined by {JOINT!r}"
     if not _all_match(values, NUMBER):
@@ -100,6 +101,14 @@ def _infer_single(column: str, values: Any) -> tuple[Kind, str]:
     if _all_match(values, WHOLE) and distinct <= FEW:
         return Kind.CLASSIFICATION, f"since {column!r} holds {distinct} different whole numbers"
     return Kind.REGRESSION, f"since {column!r} holds numbers"
+
+
+def _numbers_or_names(values: Any) -> Any:
+    """Without ``nan`` if everything else is a number: there it says that the label is not known."""
+    import pyarrow.compute as pc
+
+    others = values.filter(pc.invert(pc.match_substring_regex(values, NOT_A_NUMBER)))
+    return others if len(others) and _all_match(others, NUMBER) else values
 
 
 FEW = 20

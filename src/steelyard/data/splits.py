@@ -36,7 +36,8 @@ def strata(labels: Inputs, kind: Kind) -> NDArray[np.int64]:
     given = np.isfinite(first)
     if not given.any():
         return np.full(len(first), -1)
-    edges = np.quantile(first[given], np.linspace(0, 1, QUANTILES + 1)[1:-1])
+    parts = min(QUANTILES, max(int(given.sum()) // 5, 1))
+    edges = np.quantile(first[given], np.linspace(0, 1, parts + 1)[1:-1])
     return np.where(given, np.searchsorted(edges, np.nan_to_num(first)), -1)
 
 
@@ -48,7 +49,9 @@ def draw(groups: NDArray[np.int64], count: int, seed: int, name: str = "") -> ND
     generator = _generator(seed, name)
     labelled_rows = np.flatnonzero(groups >= 0)
     pool = labelled_rows if len(labelled_rows) >= count else np.arange(len(groups))
-    names, sizes = np.unique(groups[pool], return_counts=True)
+    sizes = np.bincount(groups[pool] + 1)
+    names = np.flatnonzero(sizes) - 1
+    sizes = sizes[names + 1]
     count = min(count, len(pool))
     exact = sizes * (count / len(pool))
     share = np.floor(exact).astype(int)
@@ -72,7 +75,7 @@ def hold_out(
 
     Args:
         groups: The stratum of each row. Only labelled rows are held out; a class never loses its last row.
-        fraction: The share to hold out; at least one row, at most all but one.
+        fraction: The share to hold out; at least one row if no class is lost by it.
         seed: The same seed gives the same rows.
         name: Draws of different names are independent.
         documents: A value per row that may not stand on both sides.
@@ -84,12 +87,13 @@ def hold_out(
     if documents is not None:
         held = _by_document(groups, fraction, seed, documents)
     else:
-        first = _generator(seed, f"{name}/keep").permutation(eligible)
-        _, protected = np.unique(groups[first], return_index=True)
-        free = np.setdiff1d(eligible, first[protected])
+        protected = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+        order = _generator(seed, f"{name}/keep").permutation(eligible)
+        protected[groups[order]] = order
+        free = eligible[protected[groups[eligible]] != eligible]
         wanted = max(round(fraction * len(eligible)), 1)
-        held = free[draw(groups[free], wanted, seed, name)] if len(free) else eligible[:1]
-    return np.setdiff1d(everything, held), held
+        held = free[draw(groups[free], wanted, seed, name)] if len(free) else free
+    return np.delete(everything, held), np.sort(held)
 
 
 def _by_document(groups: NDArray[np.int64], fraction: float, seed: int, documents: Any) -> NDArray[np.int64]:

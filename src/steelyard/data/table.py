@@ -166,6 +166,8 @@ def _as_text(column: Any) -> Any:
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         return pc.binary_join(column.cast(pa.list_(pa.string())), " ")
     return column if pa.types.is_string(column.type) else pc.cast(column, pa.string())

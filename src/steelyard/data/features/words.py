@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
-from steelyard.data.features.base import Columns, Featuriser
+from steelyard.data import cache
+from steelyard.data.features.base import WORTH_KEEPING, Columns, Featuriser
 from steelyard.data.table import texts
 from steelyard.tasks import Inputs, Ragged
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -50,6 +54,7 @@ class Words(Featuriser):
         views: Iterable[tuple[View, Columns]],
         options: FeatureOptions,
         known: frozenset[str] = frozenset(),
+        folder: Path | None = None,
     ) -> Words:
         """The vocabulary of the training rows of all tasks, the most frequent words first.
 
@@ -57,20 +62,35 @@ class Words(Featuriser):
             views: Training rows with their text columns. Rows that several tasks share are counted once.
             options: Case, counts and limits.
             known: Words with a pretrained vector: they enter whatever their count.
+            folder: Where the vocabulary of large data is kept; by default the user's cache.
         """
-        counts: Counter[str] = Counter()
         blank = cls(RESERVED, options.lower, options.max_length)
-        seen = set()
-        for view, columns in views:
-            if (view.digest, columns) in seen:
-                continue
-            seen.add((view.digest, columns))
-            for flat, _ in blank.split(view, columns):
+        distinct = {(view.digest, columns): view for view, columns in views}
+        if sum(map(len, distinct.values())) < WORTH_KEEPING:
+            return replace(blank, vocabulary=(*RESERVED, *blank.counted(distinct, options, known)))
+        keys = [(digest, asdict(columns)) for digest, columns in distinct]
+        key = cache.digest("vocabulary", keys, options.model_dump(), sorted(known))
+
+        def make(draft: Path) -> None:
+            words = blank.counted(distinct, options, known)
+            (draft / "words.json").write_text(json.dumps(words), encoding="utf-8")
+
+        place = cache.made_once((folder or cache.directory()) / "features" / key, make)
+        words = json.loads((place / "words.json").read_text(encoding="utf-8"))
+        return replace(blank, vocabulary=(*RESERVED, *words))
+
+    def counted(
+        self, views: Mapping[tuple[str, Columns], View], options: FeatureOptions, known: frozenset[str]
+    ) -> list[str]:
+        """The words that occur often enough or have a vector, the most frequent first."""
+        counts: Counter[str] = Counter()
+        for (_, columns), view in views.items():
+            for flat, _ in self.split(view, columns):
                 for pair in flat.value_counts().to_pylist():
                     counts[pair["values"]] += pair["counts"]
         often = [(w, n) for w, n in counts.items() if n >= options.min_count or w in known]
         often.sort(key=lambda pair: (-pair[1], pair[0]))
-        return cls((*RESERVED, *(w for w, _ in often[: options.max_words])), options.lower, options.max_length)
+        return [w for w, _ in often[: options.max_words]]
 
     def split(self, view: View, columns: Columns) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         """Batches of words, end to end, with the number of words of each row."""
