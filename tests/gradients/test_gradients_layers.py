@@ -5,8 +5,11 @@ import torch
 from tests.gradients.gradient_checks import check
 from torch import nn
 
+from steelyard.gradients import _result
+
 ROWS = {
     "equal": (torch.tensor([0, 0, 1, 1, 2, 2]), 3),
+    "in turn": (torch.tensor([0, 1, 2, 0, 1, 2]), 3),
     "unsorted": (torch.tensor([2, 0, 3, 0, 0, 2]), 5),
     "one task": (torch.zeros(6, dtype=torch.long), 1),
 }
@@ -44,6 +47,7 @@ def floats(*shape: int) -> torch.Tensor:
 LAYERS = {
     "linear": lambda: (nn.Linear(5, 7), floats(6, 5)),
     "linear without bias": lambda: (nn.Linear(5, 7, bias=False), floats(6, 3, 5)),
+    "narrowing linear": lambda: (nn.Linear(7, 3), floats(6, 3, 7)),
     "linear in 4d": lambda: (nn.Linear(5, 7), floats(6, 2, 3, 5)),
     "hf conv1d": lambda: (conv1d_hf(), floats(6, 3, 5)),
     "embedding": lambda: (nn.Embedding(11, 5), ids(6, 4)),
@@ -102,6 +106,16 @@ def test_embedding_gradients_stay_sparse_until_read() -> None:
     assert not found["weight"].is_sparse
 
 
+@pytest.mark.parametrize("chunk", [1, 1 << 22])
+def test_gram_of_sparse_gradients_with_rare_and_common_ids(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_result, "_CHUNK", chunk)
+    module = nn.Embedding(900, 3).double()
+    rows = torch.arange(16).repeat(2)
+    x = torch.cat([ids(32, 3, high=8), ids(32, 4, high=40), ids(32, 2, high=900)], 1)
+    found = check(module, lambda: module(x), rows, 16)
+    assert found.stored()["weight"].is_sparse
+
+
 @pytest.mark.parametrize("kwargs", [{}, {"bidirectional": True, "num_layers": 2}], ids=["plain", "deep"])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -117,6 +131,34 @@ def test_recurrent_layers(kind: type[nn.Module], use: str, batch_first: bool, kw
         return torch.cat(list(parts.values()), 1) if use == "both" else parts[use]
 
     check(layer, forward, *ROWS["unsorted"])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("use", ["outputs", "state", "both"])
+def test_packed_sequences(use: str, kind: type[nn.Module], ordered: bool) -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Linear(4, 4)
+            self.layer = kind(4, 3, bidirectional=True, num_layers=2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            lengths = torch.tensor([5, 4, 4, 3, 2, 1] if ordered else [2, 5, 1, 4, 3, 4])
+            packed = nn.utils.rnn.pack_padded_sequence(
+                self.before(x), lengths, batch_first=True, enforce_sorted=ordered
+            )
+            out, state = self.layer(packed)
+            state = state[0] if isinstance(state, tuple) else state
+            parts = {
+                "outputs": nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum(1),
+                "state": torch.cat([state[-2], state[-1]], 1),
+            }
+            return torch.cat(list(parts.values()), 1) if use == "both" else parts[use]
+
+    module = Packed().double()
+    x = floats(6, 5, 4)
+    check(module, lambda: module(x), *ROWS["unsorted"])
 
 
 @pytest.mark.parametrize("masked", [True, False])

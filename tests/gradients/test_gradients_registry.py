@@ -125,5 +125,29 @@ def test_a_rule_that_overlooks_a_parameter_of_a_child_is_not_believed() -> None:
     check(module, lambda: module(x), rows, 3, slow={"inner.weight", "inner.bias"})
 
 
+@pytest.mark.usefixtures("_registry")
+def test_a_rule_whose_outputs_come_from_each_other_is_not_used() -> None:
+    class Pair(nn.Linear):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            out = super().forward(x)
+            return out, out.sum(1, keepdim=True)
+
+    @gradients.register(Pair)
+    class PairRule(gradients.Rule):
+        """Would count the way through the sum twice."""
+
+        def bind(self, module: nn.Module, args: tuple, kwargs: dict, output: tuple) -> gradients.Bound:
+            del module, kwargs
+            return gradients.Bound(args, output, (0, 0))
+
+        def apply(self, module: nn.Module, bound: gradients.Bound, parameters: Mapping[str, Tensor]) -> Tensor:
+            del module
+            return nn.functional.linear(bound.rows[0], parameters["weight"], parameters["bias"])
+
+    module = Pair(4, 4).double()
+    x, rows = torch.randn(6, 4, dtype=torch.float64), torch.tensor([1, 0, 2, 2, 0, 1])
+    check(module, lambda: torch.cat(module(x), 1), rows, 3, slow={"weight", "bias"})
+
+
 def test_a_layer_can_be_named_before_it_is_imported() -> None:
     assert "transformers.pytorch_utils.Conv1D" in _rules._RULES

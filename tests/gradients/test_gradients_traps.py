@@ -1,6 +1,9 @@
 """The traps: what looks like a layer with a rule and is more, or less."""
 
+import gc
 import logging
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from steelyard import gradients
+from steelyard.gradients._graph import nested, places
 
 ROWS = torch.tensor([0, 0, 1, 1, 2, 2])
 
@@ -45,6 +49,13 @@ def test_positions_without_a_row_dimension_take_the_exact_path() -> None:
     module = Tokens(flat=True).double()
     x = torch.randint(0, 11, (6, 5))
     check(module, lambda: module(x), ROWS, 3, slow={"places.weight"})
+
+
+def test_positions_that_become_as_long_as_the_batch_by_chance() -> None:
+    module = Tokens(flat=True).double()
+    for length in (5, 6):
+        x = torch.randint(0, 11, (6, length))
+        check(module, lambda x=x: module(x), ROWS, 3, slow={"places.weight"})
 
 
 def test_positions_as_long_as_the_batch_are_not_taken_for_rows() -> None:
@@ -213,6 +224,16 @@ def test_an_output_changed_in_place_and_by_a_hook() -> None:
     check(module, lambda: module(x), ROWS, 3)
 
 
+def test_an_input_changed_in_place_afterwards_is_not_used_silently() -> None:
+    layer = nn.Linear(4, 4).double()
+    x = floats(6, 4)
+    with gradients.record(layer, ROWS) as tape:
+        losses = task_losses(layer(x), ROWS, 3)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        tape.task_gradients(losses)
+
+
 def test_reparametrised_and_patched_layers_take_the_exact_path() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)).double()
     parametrizations.weight_norm(module[0])
@@ -269,18 +290,16 @@ def test_recurrent_dropout_in_training_mode_takes_the_exact_path() -> None:
     check(layer, lambda: layer(x)[0], ROWS, 3, slow={name for name, _ in layer.named_parameters()})
 
 
-def test_packed_sequences_take_the_exact_path() -> None:
-    class Packed(nn.Module):
+def test_a_state_that_is_given_takes_the_exact_path() -> None:
+    class Started(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.lstm = nn.LSTM(4, 3, batch_first=True)
+            self.gru = nn.GRU(4, 3, batch_first=True)
 
         def forward(self, x: Tensor) -> Tensor:
-            lengths = torch.tensor([5, 5, 4, 3, 2, 1])
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-            return self.lstm(packed)[1][0][-1]
+            return self.gru(x, torch.ones(1, 6, 3, dtype=x.dtype))[0]
 
-    module = Packed().double()
+    module = Started().double()
     x = floats(6, 5, 4)
     check(module, lambda: module(x), ROWS, 3, slow={name for name, _ in module.named_parameters()})
 
@@ -309,3 +328,56 @@ def test_slopes_of_rows_with_a_parameter_used_after_the_output_are_refused() -> 
         losses = task_losses(layer(floats(6, 4)) @ layer.weight, ROWS, 3)
     with pytest.raises(gradients.GradientError, match="weight"):
         tape.row_slopes(losses, {"weight": floats(4, 4)})
+
+
+def test_a_part_of_a_layer_sent_on_the_exact_path() -> None:
+    layer = nn.Linear(4, 4).double()
+    with gradients.record(layer, ROWS, exact=["weight"]) as tape:
+        losses = task_losses(layer(floats(6, 4)), ROWS, 3)
+    assert tape.exact_names(losses) == ["weight"]
+    exact = gradients.exact_task_gradients(losses, tape.scope.parameters)
+    torch.testing.assert_close(dict(tape.task_gradients(losses)), exact)
+
+
+def test_outputs_computed_from_each_other_are_seen() -> None:
+    x = floats(6, 4).requires_grad_()
+    first = x * 2
+    for second, wanted in ((first.sum(1), True), (x * 3, False)):
+        call = SimpleNamespace(outputs=places([first, second]), parents=places([x]))
+        assert nested(call) is wanted
+
+
+def test_a_loss_that_is_not_finite_spoils_only_its_task() -> None:
+    layer = nn.Linear(4, 4).double()
+    with gradients.record(layer, ROWS) as tape:
+        losses = task_losses(layer(floats(6, 4)), ROWS, 3) * torch.tensor([1.0, float("nan"), 1.0])
+    found = tape.task_gradients(losses)["weight"]
+    assert found.isnan().flatten(1).any(1).tolist() == [False, True, False]
+
+
+def test_losses_that_depend_on_nothing_and_batches_without_rows() -> None:
+    layer = nn.Linear(4, 4)
+    with gradients.record(layer, ROWS) as tape:
+        losses = torch.ones(3)
+    assert not tape.task_gradients(losses)["weight"].any()
+    assert not tape.slopes(losses, {"weight": torch.ones(4, 4)}).any()
+    with gradients.record(layer, torch.zeros(0, dtype=torch.long)) as tape:
+        losses = layer(torch.zeros(0, 4)).sum().reshape(1)
+    assert not tape.gram(losses).any()
+
+
+def test_nothing_outlives_the_tape() -> None:
+    layer = nn.Sequential(nn.Linear(4, 4), nn.GRU(4, 4, batch_first=True))
+    gc.collect()
+    gc.disable()
+    try:
+        with gradients.record(layer, ROWS) as tape:
+            out = layer(torch.randn(6, 3, 4))[0]
+            losses = task_losses(out, ROWS, 3)
+        tape.task_gradients(losses)
+        tape.row_slopes(losses, {"0.weight": torch.ones(4, 4)})
+        left = weakref.ref(out)
+        del out, losses, tape
+        assert left() is None
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from steelyard.gradients._graph import Place, nested, places
@@ -100,8 +101,10 @@ class Call:
 
     def candidates(self, count: int) -> list[Layout]:
         """The layouts that the shapes allow for N rows, the likeliest first."""
+        if count == 0:
+            return []
         if self.bound.dims is not None:
-            sizes = [shape[dim] for shape, dim in zip(self.shapes, self.bound.dims, strict=True)]
+            sizes = [shape[dim] for shape, dim in zip(self.shapes, self.bound.dims, strict=True) if dim >= 0]
             sizes += [x.shape[0] for x in self.bound.rows]
             return [Layout("first")] if set(sizes) == {count} else []
         shapes = [self.shapes[0], *(x.shape for x in self.bound.rows)]
@@ -117,6 +120,10 @@ class Call:
                 found += [Layout("major", times), Layout("minor", times)]
         return found
 
+    def has_row_dimension(self, count: int) -> bool:
+        """Whether dimension 0 or 1 has the batch's size."""
+        return any(layout.kind in {"first", "second"} for layout in self.candidates(count))
+
     def known(self) -> Layout:
         """The layout, after it was found."""
         if self.layout is None:
@@ -126,7 +133,7 @@ class Call:
     def output_rows(self, grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Output gradients with their rows in dimension 0."""
         if self.bound.dims is not None:
-            return tuple(g.movedim(dim, 0) for g, dim in zip(grads, self.bound.dims, strict=True))
+            return tuple(self.bound.rows_first(output, g) for output, g in enumerate(grads))
         return tuple(self.known().rows_first(g) for g in grads)
 
     def input_rows(self, dtype: torch.dtype) -> Bound:
@@ -139,6 +146,12 @@ class Call:
     def local(self, values: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Values by the scope's names as values by the layer's own names."""
         return {own: values[name].to(dtype) for own, name in self.names.items() if name in values}
+
+
+def _tensors(inputs: Any) -> list[Any]:
+    """All tensors among a call's arguments, those of packed sequences too."""
+    leaves = tree_leaves(inputs, is_leaf=lambda x: isinstance(x, PackedSequence))
+    return [leaf.data if isinstance(leaf, PackedSequence) else leaf for leaf in leaves]
 
 
 def make_call(
@@ -164,7 +177,7 @@ def make_call(
         bound=replace(bound, rows=detached, outputs=()),
         outputs=outputs,
         shapes=tuple(x.shape for x in bound.outputs),
-        parents=places(tree_leaves(inputs)),
+        parents=places(_tensors(inputs)),
         versions=tuple(x._version for x in detached),
         names={local: scope[id(value)] for local, value in own.items() if id(value) in scope},
         covered=frozenset(id(value) for value in own.values()),

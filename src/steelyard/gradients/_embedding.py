@@ -102,7 +102,7 @@ class EmbeddingBagRule(Rule):
         elif weights is not None:
             seen = seen * weights.reshape(-1).to(seen.dtype)
         fixed = {"ids": ids, "row": row, "share": seen, "shape": output.shape}
-        return Bound((), (output,), (0,), fixed)
+        return Bound((), (output,), (0,), fixed=fixed)
 
     def apply(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> Tensor:
         """The bags read from another table."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from steelyard.gradients._rules import Bound, Rule, register
+from steelyard.gradients._rules import Bound, Rule, inner, register
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -27,12 +27,26 @@ class LinearRule(Rule):
 
     pointwise = True
 
+    def matrix(self, weight: Tensor) -> Tensor:
+        """The weight as [o, i]."""
+        return weight
+
     def apply(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> Tensor:
         """The product with another weight and bias."""
         del module
         if "weight" in parameters:
-            return F.linear(bound.rows[0], parameters["weight"], parameters.get("bias"))
+            return F.linear(bound.rows[0], self.matrix(parameters["weight"]), parameters.get("bias"))
         return parameters["bias"].expand(*bound.rows[0].shape[:-1], -1)
+
+    def row_slopes(
+        self, module: nn.Module, bound: Bound, grads: tuple[Tensor, ...], direction: Mapping[str, Tensor]
+    ) -> Tensor:
+        """⟨g, x Vᵀ⟩ = ⟨g V, x⟩: of the two products the smaller one is formed, to save memory."""
+        weight = self.matrix(direction["weight"]) if "weight" in direction else None
+        if weight is None or weight.shape[0] <= weight.shape[1]:
+            return super().row_slopes(module, bound, grads, direction)
+        slopes = inner(grads[0] @ weight, bound.rows[0])
+        return slopes + _flat(grads[0]).sum(1) @ direction["bias"] if "bias" in direction else slopes
 
     def task_gradients(
         self,
@@ -82,12 +96,9 @@ class LinearRule(Rule):
 class TransposedLinearRule(LinearRule):
     """Hugging Face's Conv1D, y = x W + b: a Linear whose weight is stored the other way round."""
 
-    def apply(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The product with another weight and bias."""
-        turned = dict(parameters)
-        if "weight" in turned:
-            turned["weight"] = turned["weight"].t()
-        return super().apply(module, bound, turned)
+    def matrix(self, weight: Tensor) -> Tensor:
+        """The weight as [o, i]."""
+        return weight.t()
 
     def task_gradients(
         self,

@@ -126,6 +126,7 @@ def make_plan(
     """Locate every call's rows and find out which parameters need the exact path."""
     _check(rows, losses)
     groups, memory = Groups(rows, losses.numel()), memory_of(module)
+    memory.rowless.update(call.site for call in calls if rows.numel() and not call.has_row_dimension(rows.numel()))
     good = [call for call in calls if call.intact and call.site not in memory.exact and call.candidates(len(groups))]
     plan = survey([losses], good)
     if verify == "never" or not _remembered(good, plan, groups, memory, by_row=by_row, verify=verify):

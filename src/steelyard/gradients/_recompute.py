@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from steelyard.gradients._groups import Groups
 from steelyard.gradients._rules import Bound, Rule, inner, register
@@ -51,7 +52,7 @@ class RecomputeRule(Rule):
         for task, size in enumerate(groups.sizes):
             if size == 0:
                 continue
-            part = Bound(tuple(piece[task] for piece in rows), (), None, bound.fixed)
+            part = Bound(tuple(piece[task] for piece in rows), (), fixed=bound.fixed)
             with torch.enable_grad():
                 outs = self.run(module, part, own | leaves)
             seeds = [piece[task].contiguous() for piece in parts]
@@ -75,7 +76,7 @@ class RecomputeRule(Rule):
 @register(nn.GRU)
 @register(nn.LSTM)
 class RecurrentRule(RecomputeRule):
-    """LSTM, GRU and RNN over padded batches that start from the zero state."""
+    """LSTM, GRU and RNN over padded or packed batches that start from the zero state."""
 
     def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
         """The weights of all layers and directions."""
@@ -86,27 +87,44 @@ class RecurrentRule(RecomputeRule):
         return all(name.startswith(("weight_", "bias_")) for name in names)
 
     def bind(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Bound | None:
-        """Batched tensors only; packed sequences and given states take the exact path."""
+        """Batches, padded or packed; unbatched inputs and given states take the exact path."""
         layer: Any = module
         given = dict(zip(("input", "hx"), args, strict=False)) | kwargs
         x = given["input"]
-        if not isinstance(x, Tensor) or x.dim() != 3 or given.get("hx") is not None:
-            return None
-        if layer.training and layer.dropout > 0 and layer.num_layers > 1:
+        if given.get("hx") is not None or (layer.training and layer.dropout > 0 and layer.num_layers > 1):
             return None
         out, state = output
         states = state if isinstance(state, tuple) else (state,)
+        if isinstance(x, PackedSequence):
+            padded, lengths = pad_packed_sequence(x, batch_first=True)
+            dims = (-1, *[1] * len(states))
+            return Bound((padded, lengths), (out.data, *states), dims, lambda data: _padded(x, data))
+        if x.dim() != 3:
+            return None
         first = x if layer.batch_first else x.movedim(1, 0)
         return Bound((first,), (out, *states), (0 if layer.batch_first else 1, *[1] * len(states)))
 
     def run(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Output and last states, rows first."""
         layer: Any = module
-        (x,) = bound.rows
+        x = bound.rows[0]
+        if len(bound.rows) > 1:
+            lengths = bound.rows[1].cpu()
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            out, state = functional_call(module, dict(parameters), (packed,))
+            out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
+            states = state if isinstance(state, tuple) else (state,)
+            return (out, *[value.movedim(1, 0) for value in states])
         x = x if layer.batch_first else x.movedim(0, 1)
         out, state = functional_call(module, dict(parameters), (x.contiguous(),))
         states = state if isinstance(state, tuple) else (state,)
         return (out if layer.batch_first else out.movedim(1, 0), *[value.movedim(1, 0) for value in states])
+
+
+def _padded(like: PackedSequence, data: Tensor) -> Tensor:
+    """Values at the places of a packed sequence as [N, L, d], zero at padding."""
+    packed = PackedSequence(data, like.batch_sizes, like.sorted_indices, like.unsorted_indices)
+    return pad_packed_sequence(packed, batch_first=True)[0]
 
 
 @register(nn.MultiheadAttention)
@@ -134,7 +152,7 @@ class AttentionRule(RecomputeRule):
         if padding is not None:
             rows.append(padding)
         fixed = {"attn_mask": mask, "is_causal": given.get("is_causal", False)}
-        return Bound(tuple(rows), (output[0],), (dim,), fixed)
+        return Bound(tuple(rows), (output[0],), (dim,), fixed=fixed)
 
     def run(self, module: nn.Module, bound: Bound, parameters: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The attended values, rows first."""

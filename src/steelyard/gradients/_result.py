@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 1 << 22  # numbers in a dense block of a sparse gradient, while inner products are taken
+_RARE = 4  # ids that at most so many tasks share are paired one by one
 
 
 class TaskGradients(Mapping[str, Tensor]):
@@ -93,15 +94,39 @@ def gram_of(value: Tensor) -> Tensor:
     if not value.is_sparse:
         flat = value.flatten(1)
         return flat @ flat.t()
-    tasks, width = value.shape[0], value.shape[-1]
-    index, rows = value.indices(), value.values()
-    unique, where = torch.unique(index[1], return_inverse=True)
-    total = rows.new_zeros(tasks, tasks)
-    step = max(1, _CHUNK // (tasks * width))
-    for start in range(0, unique.numel(), step):
+    rows, count = value.values(), value.shape[0]
+    tasks, ids = value.indices()
+    order = torch.argsort(ids, stable=True)
+    tasks, ids, rows = tasks[order], ids[order], rows[order]
+    _, where, sizes = torch.unique_consecutive(ids, return_inverse=True, return_counts=True)
+    rare = sizes[where] <= _RARE
+    return _rare_gram(tasks[rare], ids[rare], rows[rare], count) + _common_gram(
+        tasks[~rare], ids[~rare], rows[~rare], count
+    )
+
+
+def _rare_gram(tasks: Tensor, ids: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Inner products of entries (sorted by id) that share their id with few others: each with its next ones."""
+    total = rows.new_zeros(count * count)
+    for shift in range(min(_RARE, len(ids))):
+        here, there = slice(None, len(ids) - shift), slice(shift, None)
+        same = (ids[here] == ids[there]).nonzero().squeeze(1)
+        products = torch.linalg.vecdot(rows[same], rows[same + shift])
+        total.index_add_(0, tasks[same] * count + tasks[same + shift], products)
+        if shift:
+            total.index_add_(0, tasks[same + shift] * count + tasks[same], products)
+    return total.reshape(count, count)
+
+
+def _common_gram(tasks: Tensor, ids: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Inner products of entries (sorted by id) that many tasks share: dense blocks of some ids at a time."""
+    total, width = rows.new_zeros(count, count), rows.shape[-1]
+    _, where = torch.unique_consecutive(ids, return_inverse=True)
+    step = max(1, _CHUNK // (count * width))
+    for start in range(0, int(where[-1]) + 1 if len(where) else 0, step):
         inside = ((where >= start) & (where < start + step)).nonzero().squeeze(1)
-        block = rows.new_zeros(tasks, step, width)
-        block[index[0][inside], where[inside] - start] = rows[inside]
+        block = rows.new_zeros(count, step, width)
+        block[tasks[inside], where[inside] - start] = rows[inside]
         flat = block.flatten(1)
         total += flat @ flat.t()
     return total

@@ -28,13 +28,22 @@ class Bound:
         rows: tensors that have one entry per row.
         outputs: the output tensors whose gradients the rule needs.
         dims: the row dimension of each output where the rule fixes it; else the engine finds it.
+        unpack: turns a packed output (or its gradient) into one with rows first; its entry in `dims` is -1.
         fixed: everything else, the same for all rows.
     """
 
     rows: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     dims: tuple[int, ...] | None = None
+    unpack: Callable[[Tensor], Tensor] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows_first(self, output: int, x: Tensor) -> Tensor:
+        """An output (or its gradient) with its rows in dimension 0, where the rule fixes them."""
+        dim = 0 if self.dims is None else self.dims[output]
+        if dim < 0 and self.unpack is not None:
+            return self.unpack(x)
+        return x.movedim(dim, 0)
 
 
 class Rule:
@@ -97,7 +106,7 @@ class Rule:
         for task, g in enumerate(groups.split(grads[0])):
             if g.shape[0] == 0:
                 continue
-            part = Bound(tuple(piece[task] for piece in pieces), (), bound.dims, bound.fixed)
+            part = Bound(tuple(piece[task] for piece in pieces), (), bound.dims, None, bound.fixed)
             with torch.enable_grad():
                 out = self.apply(module, part, leaves)
             found = torch.autograd.grad(out, list(leaves.values()), g, allow_unused=True)

@@ -35,11 +35,14 @@ class Memory:
     Attributes:
         kinds: where the rows of each call are, as experiments by task and by row have shown (True: by row).
         exact: calls without rows, which always take the exact path.
+        rowless: calls that were seen without a dimension of the batch's size. If one has such a dimension later, by
+            chance, and fails the test, it has no rows; that is no reason to refuse.
         told: parameters whose exact path was logged.
     """
 
     kinds: dict[tuple[Site, bool], Kind] = field(default_factory=dict)
     exact: set[Site] = field(default_factory=set)
+    rowless: set[Site] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
 
 
@@ -70,7 +73,7 @@ def halves(count: int) -> list[Tensor]:
 
 def _clean(call: Call, layout: Layout, grads: tuple[Tensor, ...], off: Tensor) -> bool:
     if call.bound.dims is not None:
-        pieces = [g.movedim(dim, 0).flatten(1) for g, dim in zip(grads, call.bound.dims, strict=True)]
+        pieces = [g.flatten(1) for g in call.output_rows(grads)]
     else:
         pieces = [layout.by_row(g) for g in grads]
     return not any(bool(piece[off].any()) for piece in pieces)
@@ -132,7 +135,7 @@ def settle(calls: Sequence[Call], left: dict[int, list[Layout]], count: int, mem
         if layouts:
             call.layout = layouts[0]
             memory.kinds[call.site, by_row] = layouts[0].kind
-        elif any(layout.kind in {"first", "second"} for layout in call.candidates(count)):
+        elif call.site not in memory.rowless and call.has_row_dimension(count):
             mixed.append(call)
         else:
             call.layout = None
