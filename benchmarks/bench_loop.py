@@ -17,7 +17,7 @@ import steelyard
 from steelyard import Ragged, Rows, SharedModel, Suite, Task, encoders
 from steelyard.tasks import Spec
 
-TASKS, ROWS, BATCH = 4, 512, 32
+TASKS, ROWS, BATCH = 4, 1024, 32
 
 
 def text_suite() -> Suite:
@@ -97,7 +97,7 @@ def main() -> None:
     """Measures each model in interleaved rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=4)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cases = {

@@ -2,7 +2,8 @@
 
 Nothing here uses Steelyard; it is the idea alone. The target has fifty labelled digits. Three sources ask other
 questions about other digits, and a fourth has shuffled labels. Each task's gradient on the shared layers is compared
-with the target's, taken on a second batch of the target. Sources that pull the target's way gain weight.
+with the target's. Sources that pull the target's way gain weight from the others; the target keeps its own, since
+compared with itself it could only ever gain.
 
     python examples/one_file.py
 """
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-STEPS, BATCH, EVERY, ETA = 300, 25, 10, 0.2
+STEPS, BATCH, EVERY, ETA = 300, 25, 5, 0.3
 
 # Data: 8x8 images, and questions about them. The target's rows, the sources' rows and the test rows never meet.
 torch.manual_seed(0)
@@ -51,10 +52,10 @@ def train(weighted: bool) -> tuple[float, torch.Tensor]:
 
     for step in range(STEPS):
         if weighted and step % EVERY == 0:
-            # w_t ← w_t · exp(eta · cos(g_t, g_target)), and back to a sum of one.
-            tasks, goal = losses(), gradient(losses()[0])
-            agreement = torch.stack([F.cosine_similarity(gradient(loss), goal, dim=0) for loss in tasks])
-            weights = (weights.log() + ETA * agreement).softmax(0)
+            # Among the sources: w_t ← w_t · exp(eta · cos(g_t, g_target)), and back to the sum that they had.
+            goal, *others = (gradient(loss) for loss in losses())
+            agreement = torch.stack([F.cosine_similarity(other, goal, dim=0) for other in others])
+            weights[1:] = weights[1:].sum() * (weights[1:].log() + ETA * agreement).softmax(0)
         (losses() * weights).sum().backward()
         optimizer.step()
         optimizer.zero_grad()

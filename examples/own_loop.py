@@ -1,12 +1,14 @@
 """Your own training loop: the shared model, the gradient engine and one formula, in plain PyTorch.
 
-Every ten steps the loop asks how well each source's gradient agrees with the target's, on a second batch, and moves
-the weights. The data are scikit-learn's digits, as in ``steelyard demo``.
+Every ten steps the loop asks how well each source's gradient agrees with the target's, and moves the sources' weights.
+The target keeps its own: compared with itself it could only ever gain. The data are scikit-learn's digits, as in
+``steelyard demo``.
 
     python examples/own_loop.py
 """
 
 import torch
+
 from steelyard import Role, SharedModel, encoders, gradients
 from steelyard import functional as S
 from steelyard.data import suites
@@ -17,6 +19,7 @@ suite = suites.demo(seed=0)
 model = SharedModel(encoders.build("mlp", suite.spec, hidden=[64]), suite)
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 target = model.tasks.index(suite.target)
+sources = [model.tasks.index(name) for name in suite.sources]
 weights = torch.full((len(suite),), 1 / len(suite))
 
 
@@ -30,22 +33,20 @@ def draw(size: int) -> Batch:
 
 
 def agreement() -> torch.Tensor:
-    """The cosine of each task's gradient with the target's on another batch, over the encoder."""
-    found = []
-    for _ in range(2):
-        batch = draw(16)
-        owner = torch.cat([torch.full((len(m.labels),), model.tasks.index(m.task)) for m in batch.parts[0].members])
-        with gradients.record(model, owner, list(model.scope("shared"))) as tape:
-            losses = model.losses(batch).means
-        parts = tape.task_gradients(losses)
-        found.append(torch.cat([part.flatten(1) for part in parts.values()], 1))
-    return torch.cosine_similarity(found[0], found[1][target].unsqueeze(0))
+    """The cosine of each task's gradient with the target's, over the encoder, ``[T]``."""
+    batch = draw(32)
+    owner = torch.cat([torch.full((len(m.labels),), model.tasks.index(m.task)) for m in batch.parts[0].members])
+    with gradients.record(model, owner, list(model.scope("shared"))) as tape:
+        losses = model.losses(batch).means
+    found = torch.cat([part.flatten(1) for part in tape.task_gradients(losses).values()], 1)
+    return torch.cosine_similarity(found, found[target].unsqueeze(0))
 
 
 if __name__ == "__main__":
     for step in range(200):
         if step % 10 == 0:
-            weights = S.mirror_descent(weights, -agreement(), step=0.3, floor=0.02)
+            moved = S.mirror_descent(weights[sources], -agreement()[sources], step=0.3, floor=0.02)
+            weights[sources] = moved * weights[sources].sum()
         losses = model.losses(draw(16)).means
         (losses * weights).sum().backward()
         optimizer.step()

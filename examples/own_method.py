@@ -7,6 +7,7 @@
 
 import torch
 from pydantic import Field
+
 from steelyard import fit, methods, testing
 from steelyard.methods import Job, Method, Options
 

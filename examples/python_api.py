@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+
 from steelyard import Rows, Suite, Task, fit, load
 
 generator = torch.Generator().manual_seed(0)
@@ -48,6 +49,5 @@ if __name__ == "__main__":
         run = fit(suite, "mlp", "uniform", epochs=8, batch_size=16, out=out, progress=False)
         again = load(out)  # the model, the summary and the history, from the folder alone
         new = torch.randn(3, 20)
-        assert torch.equal(again.predict(new), run.predict(new))
         print("files   ", ", ".join(sorted(path.name for path in out.iterdir() if not path.name.startswith("."))))
-        print("classes ", [suite["target"].classes[i] for i in again.predict(new)])
+        print("new rows", [suite["target"].classes[i] for i in again.predict(new)])

@@ -99,3 +99,24 @@ def test_help_and_import_are_light():
         "heavy = {'transformers', 'matplotlib', 'datasets'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_word_vectors_from_a_glove_file(job, steelyard):
+    words = {
+        word
+        for name in ("complaints", "reviews")
+        for word in (job / f"{name}.csv").read_text().replace(",", " ").split()
+    }
+    lines = [f"{word} {number}.25 -1.5 0.125" for number, word in enumerate(sorted(words))]
+    (job / "glove.txt").write_text("\n".join(lines) + "\n")
+    text = (job / "job.toml").read_text().replace("[model]", '[features]\nvectors = "glove.txt"\n\n[model]')
+    (job / "job.toml").write_text(text.replace("size = 16\n", "freeze = true\n"))
+    status, _, err = steelyard("train", "job.toml", "--out", "run", "--set", "training.epochs=1")
+    assert status == 0, err
+    assert "words have one" in err
+    table = load(job / "run").model.encoder.words.table.weight
+    assert table.shape[1] == 3
+    assert (table[2:, 1] == -1.5).all()
+    status, out, err = steelyard("predict", "run", "test.csv")
+    assert status == 0, err
+    assert out.splitlines()[0].endswith("topic") or "," in out

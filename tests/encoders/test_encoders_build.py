@@ -52,9 +52,7 @@ def batch_of(suite: Suite) -> Batch:
         if kind is not Kind.TAGGING or name in ("textcnn", "lstm", "transformer")
     ],
 )
-def test_every_encoder_learns_every_kind_of_task(
-    name: str, kind: Kind, request: pytest.FixtureRequest
-) -> None:
+def test_every_encoder_learns_every_kind_of_task(name: str, kind: Kind, request: pytest.FixtureRequest) -> None:
     text = name in ("textcnn", "lstm", "transformer")
     suite = Suite([Task("t", kind, {"train": Rows(TEXTS if text else IMAGES, LABELS[kind])})])
     folder = str(request.getfixturevalue("folder")) if name == "transformer" else name
@@ -121,9 +119,7 @@ def test_options_reach_the_encoder() -> None:
         ("lsmt", TEXT, {}, r"'lsmt' is not built in; did you mean 'lstm'\?"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(
-    name: str, spec: Spec, options: dict[str, object], message: str
-) -> None:
+def test_what_does_not_fit_is_told_in_one_line(name: str, spec: Spec, options: dict[str, object], message: str) -> None:
     with pytest.raises(SteelyardError, match=message) as caught:
         encoders.build(name, spec, **options)
     assert "\n" not in str(caught.value)

@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 
 from steelyard import config as configuration
-from steelyard import data, report
+from steelyard import data, encoders, report
 from steelyard.cli import predictions
 from steelyard.cli.printing import print_json, print_table, say
+from steelyard.config import Config
 from steelyard.data import Prepared, Recipe
 from steelyard.errors import SteelyardError
 from steelyard.training import Run, fit
@@ -44,7 +45,7 @@ def train(path: Path, changes: tuple[str, ...], out: Path | None, as_json: bool)
         encoder,
         method,
         training=config.training,
-        encoder_options=config.model.options,
+        encoder_options=config.model.options | pretrained(config, prepared, path.parent),
         out=folder,
         progress=not as_json,
         config=kept,
@@ -65,6 +66,16 @@ def default_encoder(prepared: Prepared) -> str:
     if spec.vocabulary:
         return "textcnn"
     return "mlp" if len(spec.shape) == 1 else "resnet"
+
+
+def pretrained(config: Config, prepared: Prepared, base: Path) -> dict[str, Any]:
+    """The word vectors that ``[features] vectors`` names, for the words of this run."""
+    words = prepared.recipe.vocabulary
+    if config.features.vectors is None or words is None:
+        return {}
+    found = encoders.read_vectors(base / config.features.vectors, words)
+    Console(stderr=True).print(f"vectors: {found.coverage:.0%} of {len(words)} words have one", highlight=False)
+    return {"vectors": found.values}
 
 
 def dated(name: str) -> Path:

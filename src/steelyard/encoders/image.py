@@ -96,9 +96,7 @@ class ResNet(nn.Module):
         depth = _image_shape("resnet", shape)[0]
         normalise = _norm(norm)
         widths = [channels, *(channels << stage for stage in range(stages) for _ in range(blocks))]
-        self.stem = nn.Sequential(
-            nn.Conv2d(depth, channels, 3, padding=1, bias=False), normalise(channels), nn.ReLU()
-        )
+        self.stem = nn.Sequential(nn.Conv2d(depth, channels, 3, padding=1, bias=False), normalise(channels), nn.ReLU())
         self.blocks = nn.Sequential(
             *(Block(before, after, 1 + (after > before), normalise) for before, after in pairwise(widths))
         )

@@ -95,9 +95,7 @@ def _transformer(name: str, spec: Spec, options: dict[str, Any]) -> nn.Module:
 def _mismatch(name: str, spec: Spec, reads_text: bool) -> str:
     others = ", ".join(other for other, entry in BUILT_IN.items() if entry.text != reads_text)
     if reads_text:
-        return (
-            f"encoder {name} reads text, but the rows are numbers of shape {list(spec.shape)}; use {others}"
-        )
+        return f"encoder {name} reads text, but the rows are numbers of shape {list(spec.shape)}; use {others}"
     return f"encoder {name} reads numbers, but the rows are text; use {others} or a Hugging Face model"
 
 

@@ -24,9 +24,7 @@ class Transformer(nn.Module):
         pretrained: Load the weights; else only the configuration, with new weights.
     """
 
-    def __init__(
-        self, name: str, *, pooling: Pooling = "mean", freeze: bool = False, pretrained: bool = True
-    ) -> None:
+    def __init__(self, name: str, *, pooling: Pooling = "mean", freeze: bool = False, pretrained: bool = True) -> None:
         super().__init__()
         if pooling not in ("mean", "first"):
             raise SteelyardError(f"encoder {name}: pooling must be 'mean' or 'first', not {pooling!r}")
@@ -35,9 +33,7 @@ class Transformer(nn.Module):
         self.pooling = pooling
         config: Any = self.model.config
         if not hasattr(config, "hidden_size") or not hasattr(config, "vocab_size"):
-            raise SteelyardError(
-                f"encoder {name} ({config.model_type}) does not read text; take one that does"
-            )
+            raise SteelyardError(f"encoder {name} ({config.model_type}) does not read text; take one that does")
         self.width: int = config.hidden_size
         self.vocabulary: int = config.vocab_size
 

@@ -81,9 +81,7 @@ def read_vectors(path: str | PathLike[str], vocabulary: Sequence[str], seed: int
         values[wanted[word]] = torch.tensor(numbers)
         found[wanted[word]] = True
     vectors = Vectors(values, found)
-    log.info(
-        "%s: %d of %d words have a vector (%.1f %%)", path, found.sum(), len(found), 100 * vectors.coverage
-    )
+    log.info("%s: %d of %d words have a vector (%.1f %%)", path, found.sum(), len(found), 100 * vectors.coverage)
     return vectors
 
 
@@ -127,7 +125,5 @@ def _numbers(place: str, word: str, fields: list[str]) -> list[float]:
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
-        raise SteelyardError(
-            f"{place}: the vector of {word!r} holds something that is not a finite number; correct it"
-        )
+        raise SteelyardError(f"{place}: the vector of {word!r} holds something that is not a finite number; correct it")
     return numbers

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.methods.alphavil import AlphaVIL
 from steelyard.methods.base import Job, Method, Options, Probe, Weights
+from steelyard.methods.diw import DIW
 from steelyard.methods.fixed import Joint, Ramp, Random, Single, Uniform
+from steelyard.methods.tawt import TAWT
 
 _REGISTRY: dict[str, type[Method]] = {}
 
@@ -30,7 +33,7 @@ def get(name: str) -> type[Method]:
     return _REGISTRY[name]
 
 
-for _method in (Single, Uniform, Joint, Random, Ramp):
+for _method in (Single, Uniform, Joint, Random, Ramp, TAWT, AlphaVIL, DIW):
     register(_method)
 
 __all__ = ["Job", "Method", "Options", "Probe", "Weights", "get", "names", "register"]

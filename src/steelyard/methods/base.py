@@ -99,6 +99,15 @@ class Job(Protocol):
         """This step's training rows; the same however often it is asked for within a step."""
         ...
 
+    @property
+    def tasks_per_step(self) -> int:
+        """How many tasks have rows in a step: all, or one where the batching says so."""
+        ...
+
+    def alone(self, task: str, number: int) -> Batch:
+        """The rows of one task in the ``number``-th step that it takes part in, counted from 0."""
+        ...
+
     def draw(self, role: Role, size: int, tasks: tuple[str, ...] | None = None) -> Batch:
         """Random rows of a role, ``size`` of each task (or all, if there are fewer)."""
         ...
@@ -107,16 +116,27 @@ class Job(Protocol):
         """The mean loss of each task on a batch, ``[T]``, with its graph; 0 for a task without labels there."""
         ...
 
-    def probe(self, batch: Batch, scope: str = "shared") -> AbstractContextManager[Probe]:
-        """Every task's losses and gradients on a batch, in evaluation mode and without a trace."""
+    def probe(
+        self, batch: Batch, scope: str = "shared", tasks: tuple[str, ...] | None = None
+    ) -> AbstractContextManager[Probe]:
+        """Losses and gradients of all tasks (or of the suite's tasks named) on a batch, without a trace."""
         ...
 
-    def descend(self, batch: Batch, weights: Weights) -> Tensor:
-        """One optimiser step on the weighted losses of a batch; returns the detached losses ``[T]``."""
+    def descend(self, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None = None) -> Tensor:
+        """One optimiser step on the weighted losses of a batch; returns the detached losses ``[T]``.
+
+        ``row_weights`` give, for some tasks, every training row's weight within its task, ``[n_t]``.
+        """
         ...
 
-    def minimise(self, batch: Batch, objective: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
-        """As `descend`, for an objective of the losses ``[T]``; ``weights`` are what is written to the log."""
+    def minimise(
+        self, batch: Batch, objective: Callable[[Tensor], Tensor], weights: Tensor, rate: float = 1.0
+    ) -> Tensor:
+        """As `descend`, for an objective of the losses ``[T]``; ``weights`` are what is written to the log.
+
+        ``rate`` multiplies the learning rate of this step. A method may take several optimiser steps in one step of
+        the loop; the schedule moves on with the first.
+        """
         ...
 
     def apply(self, given: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> None:
@@ -127,12 +147,28 @@ class Job(Protocol):
         """The mean loss of a task over all its rows of a role, in evaluation mode, without gradient."""
         ...
 
+    def gradient_on(self, role: Role, task: str, scope: str = "all") -> tuple[Tensor, dict[str, Tensor]]:
+        """A task's mean loss over all its rows of a role and its gradient over a scope, without a trace."""
+        ...
+
+    def error_on(self, role: Role, task: str) -> float:
+        """How far a task's metric on a role is from 1; the metric itself where lower is better."""
+        ...
+
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of all parameters and buffers."""
         ...
 
     def restore(self, snapshot: Mapping[str, Tensor]) -> None:
         """Puts a snapshot back, in place."""
+        ...
+
+    def moments(self) -> dict[str, Tensor]:
+        """A copy of what the optimiser remembers of earlier steps (momentum, Adam's moments), by its own keys."""
+        ...
+
+    def restore_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Puts `moments` back; an empty mapping makes the optimiser forget."""
         ...
 
 

@@ -12,7 +12,7 @@ from steelyard.errors import SteelyardError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from steelyard.tasks import HeadFactory, Task
+    from steelyard.tasks import HeadFactory
 
 T = TypeVar("T")
 
@@ -27,15 +27,13 @@ HEADS: dict[str, HeadFactory] = {"linear": nn.Linear, "mlp": mlp_head, "token": 
 """Heads by name; `steelyard.heads` adds to it. A linear layer works on the last axis, thus on tokens too."""
 
 
-def build_head(task: Task, width: int) -> nn.Module:
+def build_head(task: str, head: str | HeadFactory, width: int, outputs: int) -> nn.Module:
     """A task's head, by name or by its own factory, on features of the given width."""
-    head: str | HeadFactory | None = task.head
-    outputs = given(task.outputs)
     if isinstance(head, str):
         if head not in HEADS:
-            raise unknown(f"task {task.name!r}: head", head, HEADS)
+            raise unknown(f"task {task!r}: head", head, HEADS)
         head = HEADS[head]
-    return given(head)(width, outputs)
+    return head(width, outputs)
 
 
 def given(value: T | None) -> T:
@@ -85,8 +83,7 @@ def _pattern(expression: str) -> re.Pattern[str]:
         return re.compile(expression)
     except re.error as error:
         raise SteelyardError(
-            f"scope {expression!r} is not a regular expression ({error}); correct it, or use "
-            "shared, heads or all"
+            f"scope {expression!r} is not a regular expression ({error}); correct it, or use shared, heads or all"
         ) from None
 
 

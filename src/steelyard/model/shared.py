@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError
 from steelyard.model import names, reading
-from steelyard.tasks import Batch, Inputs, Kind, Part, Ragged, Suite
+from steelyard.tasks import SUMS, Batch, Inputs, Kind, Member, Part, Ragged, Suite
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from steelyard.tasks import RowLoss
 
 
@@ -72,29 +74,37 @@ class SharedModel(nn.Module):
         self._keys = {name: names.key(name) for name in self.tasks}
         self.width = width or reading.width_of(encoder, suite)
         like = next((p for p in encoder.parameters() if p.is_floating_point()), torch.empty(0))
-        self.heads = nn.ModuleDict(
-            {self._keys[name]: names.build_head(task, self.width).to(like) for name, task in tasks}
-        )
+        heads: dict[str, nn.Module] = {}
+        for name, task in tasks:
+            head = names.build_head(name, task.head, self.width, names.given(task.outputs))
+            heads[self._keys[name]] = head.to(like)
+        self.heads = nn.ModuleDict(heads)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Every task's outputs: ``[n, outputs]``, or ``[n, L, outputs]`` for tagging."""
         outputs: dict[str, Tensor] = {}
         for part in batch.parts:
             features = reading.features_of(self.encoder, part, self._hugging_face)
-            tagged = [member.task in self._tagging for member in part.members]
-            tokens = reading.cut(self._tokens(features, part), part) if any(tagged) else []
-            pooled = [] if all(tagged) else reading.cut(self._pooled(features, part.mask), part)
-            for i, member in enumerate(part.members):
+            for member, block in zip(part.members, self._blocks(features, part), strict=True):
                 if member.task in outputs:
                     raise SteelyardError(
                         f"task {member.task!r} is in this batch twice; give all its rows as one member"
                     )
-                outputs[member.task] = self.head(member.task)(tokens[i] if tagged[i] else pooled[i])
+                outputs[member.task] = self.head(member.task)(block)
         return outputs
 
-    def row_losses(
-        self, batch: Batch, outputs: dict[str, Tensor] | None = None
-    ) -> dict[str, tuple[Tensor, Tensor]]:
+    def _blocks(self, features: Tensor, part: Part) -> list[Tensor]:
+        """Each member's features: of its tokens where it tags them, else of its rows."""
+        tagged = [member.task in self._tagging for member in part.members] if self._tagging else [False]
+        if not any(tagged):
+            return reading.cut(self._pooled(features, part.mask), part)
+        tokens = reading.cut(self._tokens(features, part), part)
+        if all(tagged):
+            return tokens
+        pooled = reading.cut(self._pooled(features, part.mask), part)
+        return [t if tags else p for tags, t, p in zip(tagged, tokens, pooled, strict=True)]
+
+    def row_losses(self, batch: Batch, outputs: dict[str, Tensor] | None = None) -> dict[str, tuple[Tensor, Tensor]]:
         """Every row's loss, for weights per example.
 
         Args:
@@ -112,20 +122,35 @@ class SharedModel(nn.Module):
             for member in part.members
         }
 
-    def losses(self, batch: Batch, outputs: dict[str, Tensor] | None = None) -> TaskLosses:
+    def losses(
+        self,
+        batch: Batch,
+        outputs: dict[str, Tensor] | None = None,
+        row_weights: Mapping[str, Tensor] | None = None,
+    ) -> TaskLosses:
         """Every task's loss on a batch, which may hold any of the tasks. Nothing waits for the device.
 
         Args:
             batch: The rows.
             outputs: What the (wrapped) model said about them, if it was asked already.
+            row_weights: For some tasks what each of their rows' losses is multiplied with, ``[n_t]`` over all rows
+                of the role that the batch was cut from.
         """
-        rows = self.row_losses(batch, outputs)
-        sums = {task: loss.sum() for task, (loss, _) in rows.items()}
-        counts = {task: count.sum() for task, (_, count) in rows.items()}
-        zero = next(iter(counts.values())).new_zeros(()) if counts else torch.zeros(())
+        outputs = self(batch) if outputs is None else outputs
+        given = row_weights or {}
+        found = {
+            m.task: self._summed(m, _wide(outputs[m.task]), given.get(m.task))
+            for part in batch.parts
+            for m in part.members
+        }
+        zero = next(iter(found.values()))[0].new_zeros(()) if found else torch.zeros(())
+        sums, counts = zip(*(found.get(task, (zero, 0)) for task in self.tasks), strict=True)
+        known = all(isinstance(count, int) for count in counts)
         return TaskLosses(
-            torch.stack([sums.get(task, zero) for task in self.tasks]),
-            torch.stack([counts.get(task, zero) for task in self.tasks]),
+            torch.stack(sums),
+            torch.tensor(counts, dtype=zero.dtype, device=zero.device)
+            if known
+            else torch.stack([count if isinstance(count, Tensor) else zero + count for count in counts]),
         )
 
     def predict(self, inputs: Inputs, task: str, batch_size: int = 256) -> Tensor:
@@ -174,6 +199,20 @@ class SharedModel(nn.Module):
         if task not in self._keys:
             raise names.unknown("task", task, self.tasks)
         return self.heads[self._keys[task]]
+
+    def _summed(self, member: Member, outputs: Tensor, row_weights: Tensor | None) -> tuple[Tensor, Tensor | int]:
+        """A task's summed loss and how many labels it sums, by one operation where no label is missing."""
+        loss = self._losses[member.task]
+        if member.complete and loss in SUMS and row_weights is None:
+            return SUMS[loss](outputs, member.labels), member.labels.numel()
+        values, counts = loss(outputs, member.labels)
+        if row_weights is not None:
+            if member.index is None:
+                raise SteelyardError(
+                    f"task {member.task!r}: the batch does not say which rows these are; no row weights"
+                )
+            values = values * row_weights[member.index]
+        return values.sum(), counts.sum()
 
     def _pooled(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if features.dim() == 2:

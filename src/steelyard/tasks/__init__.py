@@ -1,7 +1,7 @@
 """What is learned, and from which rows: kinds of task, typed data roles, suites, batches."""
 
 from steelyard.tasks.carving import carve
-from steelyard.tasks.kinds import LOSSES, METRICS, Kind, RowLoss, labelled
+from steelyard.tasks.kinds import LOSSES, METRICS, SUMS, Kind, RowLoss, labelled
 from steelyard.tasks.rows import IGNORE, Batch, Inputs, Member, Part, Ragged, Rows, collate
 from steelyard.tasks.task import HeadFactory, Role, Spec, Suite, Task
 
@@ -9,6 +9,7 @@ __all__ = [
     "IGNORE",
     "LOSSES",
     "METRICS",
+    "SUMS",
     "Batch",
     "HeadFactory",
     "Inputs",

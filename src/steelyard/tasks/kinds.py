@@ -63,6 +63,13 @@ LOSSES: dict[Kind, RowLoss] = {
     Kind.TAGGING: tagging_loss,
 }
 
+SUMS: dict[RowLoss, Callable[[Tensor, Tensor], Tensor]] = {
+    classification_loss: lambda outputs, labels: F.cross_entropy(outputs, labels, reduction="sum"),
+    multilabel_loss: lambda outputs, labels: F.binary_cross_entropy_with_logits(outputs, labels, reduction="sum"),
+    regression_loss: lambda outputs, labels: F.mse_loss(outputs, labels.view_as(outputs), reduction="sum"),
+}
+"""The same losses summed over all rows, in one operation, for labels of which none is missing."""
+
 METRICS: dict[Kind, str] = {
     Kind.CLASSIFICATION: "accuracy",
     Kind.MULTILABEL: "macro_f1",

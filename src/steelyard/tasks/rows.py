@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -129,11 +130,26 @@ def same(a: Inputs, b: Inputs) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One task's share of a part: its rows (a slice of the part's rows) and their labels."""
+    """One task's share of a part.
+
+    Attributes:
+        task: The task's name.
+        rows: Its rows: a slice of the part's.
+        labels: Their labels.
+        complete: Whether no label is missing, as far as is known without looking.
+        index: Which of the task's rows of the role these are, ``LongTensor[n]``, where that is known.
+    """
 
     task: str
     rows: slice
     labels: Tensor
+    complete: bool = False
+    index: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> Member:
+        """The same on another device."""
+        index = None if self.index is None else self.index.to(device, non_blocking=True)
+        return replace(self, labels=self.labels.to(device, non_blocking=True), index=index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,29 +188,34 @@ class Batch:
                 Part(
                     part.inputs.to(device, non_blocking=True),
                     None if part.mask is None else part.mask.to(device, non_blocking=True),
-                    tuple(Member(m.task, m.rows, m.labels.to(device, non_blocking=True)) for m in part.members),
+                    tuple(member.to(device) for member in part.members),
                 )
                 for part in self.parts
             )
         )
 
 
-def collate(groups: list[tuple[Inputs, Tensor, list[tuple[str, Inputs]]]], padding: int = 0) -> Batch:
+Chosen = tuple[Inputs, Tensor, Sequence[tuple[str, Inputs]]]
+"""Inputs, the rows to take of them (``LongTensor[n]``), and the tasks that read them, with their labels."""
+
+
+def collate(groups: list[Chosen], padding: int = 0, complete: Collection[str] = ()) -> Batch:
     """Cuts one batch out of groups of tasks that share inputs.
 
     Args:
         groups: For each group its inputs, the rows to take (``LongTensor[n]``), and its tasks with their labels.
         padding: The token id that fills short texts.
+        complete: The tasks of which no label is missing.
     """
-    by_shape: dict[object, list[tuple[Inputs, Tensor, list[tuple[str, Inputs]]]]] = {}
+    by_shape: dict[object, list[Chosen]] = {}
     for group in groups:
         inputs = group[0]
         key = "text" if isinstance(inputs, Ragged) else (inputs.shape[1:], inputs.dtype)
         by_shape.setdefault(key, []).append(group)
-    return Batch(tuple(_part(alike, padding) for alike in by_shape.values()))
+    return Batch(tuple(_part(alike, padding, complete) for alike in by_shape.values()))
 
 
-def _part(groups: list[tuple[Inputs, Tensor, list[tuple[str, Inputs]]]], padding: int) -> Part:
+def _part(groups: list[Chosen], padding: int, complete: Collection[str]) -> Part:
     blocks: list[Tensor] = []
     masks: list[Tensor] = []
     for inputs, index, _ in groups:
@@ -209,7 +230,8 @@ def _part(groups: list[tuple[Inputs, Tensor, list[tuple[str, Inputs]]]], padding
     for inputs, index, tasks in groups:
         rows = slice(start, start + len(index))
         start = rows.stop
-        members += [Member(name, rows, _labels(labels, index, inputs, width)) for name, labels in tasks]
+        for name, labels in tasks:
+            members.append(Member(name, rows, _labels(labels, index, inputs, width), name in complete, index))
     if not masks:
         return Part(_join(blocks), None, tuple(members))
     return Part(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.tasks import Batch, Inputs, Member, Part, Role, Suite, collate, labelled
+from steelyard.tasks import Batch, Inputs, Part, Role, Suite, collate, labelled
 from steelyard.training.settings import Training
 
 
@@ -92,7 +92,21 @@ class Batcher:
             steps = sum(self._repeats)
         self.natural_steps = steps
         self.steps = training.steps_per_epoch or steps
+        trained = {name: suite[name].rows[Role.TRAIN].labels for name in tasks}
+        self._complete = {name for name, y in trained.items() if isinstance(y, Tensor) and bool(labelled(y).all())}
         self._order: tuple[int, Tensor, Tensor] | None = None
+
+    @property
+    def tasks_per_step(self) -> int:
+        """How many tasks have rows in a step: all, or one where the batching says so."""
+        return len(self._tasks) if self._training.batching == "all_tasks" else 1
+
+    def alone(self, task: str, number: int) -> Batch:
+        """The rows of one task in the ``number``-th step that it takes part in, counted from 0."""
+        place = next(i for i, group in enumerate(self._groups) if task in dict(group.tasks))
+        group, count = self._groups[place], self._counts[place]
+        rows = self._streams[place].take(number * count, count)[self._rank :: self._world]
+        return collate([(group.inputs, rows, [(task, dict(group.tasks)[task])])], self._padding, self._complete)
 
     def batch(self, step: int) -> Batch:
         """The rows of a step, counted from the start of the phase."""
@@ -105,13 +119,18 @@ class Batcher:
             [
                 (
                     self._groups[g].inputs,
-                    self._streams[g].take(start, self._counts[g])[self._rank :: self._world],
-                    list(self._groups[g].tasks),
+                    self._share(self._streams[g].take(start, self._counts[g])),
+                    self._groups[g].tasks,
                 )
                 for g, start in chosen
             ],
             self._padding,
+            self._complete,
         )
+
+    def _share(self, rows: Tensor) -> Tensor:
+        """This process's share of a step's rows."""
+        return rows if self._world == 1 else rows[self._rank :: self._world]
 
     def scale(self, step: int) -> Tensor | None:
         """What each task's loss is multiplied with so that steps on one task add up to the weighted sum, ``[T]``.
@@ -156,7 +175,7 @@ def draw(suite: Suite, tasks: tuple[str, ...], role: Role, size: int, generator:
     """Random rows of a role, without replacement: ``size`` of each task, or all if there are fewer."""
     return collate(
         [
-            (g.inputs, torch.randperm(len(g.inputs), generator=generator)[:size], list(g.tasks))
+            (g.inputs, torch.randperm(len(g.inputs), generator=generator)[:size], g.tasks)
             for g in groups(suite, tasks, role)
         ],
         suite.spec.padding,
@@ -192,7 +211,12 @@ def _piece(part: Part, number: int, pieces: int) -> Part | None:
         here = slice(start, start + high - low)
         start = here.stop
         members += [
-            Member(m.task, here, m.labels[low - first : high - first])
+            replace(
+                m,
+                rows=here,
+                labels=m.labels[low - first : high - first],
+                index=None if m.index is None else m.index[low - first : high - first],
+            )
             for m in part.members
             if (m.rows.start, m.rows.stop) == (whole.start, whole.stop)
         ]

@@ -16,6 +16,7 @@ from steelyard.methods.base import Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Role, Suite, collate
 from steelyard.training import batching
+from steelyard.training.alone import Alone
 from steelyard.training.batching import Batcher
 from steelyard.training.optimisers import Optimisation
 from steelyard.training.probing import Probe, task_of_rows
@@ -26,7 +27,7 @@ class NonFiniteLossError(SteelyardError):
     """A task's loss is not a finite number any more."""
 
 
-class TrainingJob:
+class TrainingJob(Alone):
     """One phase of training, as methods see it (`steelyard.methods.Job`)."""
 
     def __init__(
@@ -59,14 +60,10 @@ class TrainingJob:
         self.initial_weights = by_size if phase.by_size else torch.full_like(by_size, 1 / len(self.tasks))
         self.generator = batching.seeded(training.seed, "method", phase.name)
         self.optimisation = Optimisation(model, training, phase, self.steps_per_epoch, accelerator)
-        everything = tuple(model.tasks)
-        self._chosen = (
-            None
-            if everything == self.tasks
-            else torch.tensor([everything.index(name) for name in self.tasks], device=self.device)
-        )
+        self._chosen = None if tuple(model.tasks) == self.tasks else self._places(self.tasks)
         self._current: tuple[int, Batch] | None = None
-        self._recent: list[tuple[Tensor, Tensor]] = []
+        self._advanced: int | None = None
+        self._recent: list[tuple[int, Tensor, Tensor]] = []
         self.loss_sum = torch.zeros(len(self.tasks), device=self.device)
         self.loss_steps = torch.zeros_like(self.loss_sum)
         self.last_weights = self.initial_weights
@@ -97,25 +94,30 @@ class TrainingJob:
         return sums / counts.clamp(min=1)
 
     @contextmanager
-    def probe(self, batch: Batch, scope: str = "shared") -> Iterator[Probe]:
+    def probe(self, batch: Batch, scope: str = "shared", tasks: tuple[str, ...] | None = None) -> Iterator[Probe]:
         """Every task's losses and gradients on a batch, in evaluation mode and without a trace.
 
-        Inside the block no parameter may be changed. With several processes the batch is this process's share, and
-        all that the probe gives is summed over them.
+        ``tasks`` are the suite's tasks that are meant, in the order of the answers; by default the job's. Inside the
+        block no parameter may be changed. With several processes the batch is this process's share, and all that
+        the probe gives is summed over them.
         """
         parameters = self.model.scope(scope, trainable=True)
-        rows = task_of_rows(batch, self.tasks)
+        rows = task_of_rows(batch, tasks or self.tasks)
+        chosen = self._chosen if tasks is None else self._places(tasks)
         with gradients.pure(self.model):
             recording: Any = gradients.record(self.model, rows, parameters, reduce=self._world > 1)
             with recording as tape:
                 found = self.model.losses(batch)
-            counts = self._in_order(found.counts)
+            counts, sums = (v if chosen is None else v[chosen] for v in (found.counts, found.sums))
             if self._world > 1:
                 counts = self._accelerator.reduce(counts, "sum")
-            yield Probe(self._in_order(found.sums) / counts.clamp(min=1), rows, parameters, tape)
+            yield Probe(sums / counts.clamp(min=1), rows, parameters, tape)
 
-    def descend(self, batch: Batch, weights: Weights) -> Tensor:
+    def descend(self, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """One optimiser step on the weighted losses of a batch; returns the detached losses ``[T]``.
+
+        ``row_weights`` are, for some tasks, what each training row's loss is multiplied with, ``[n_t]``; the losses
+        are then Σ r_i ℓ_i over the number of labels.
 
         With accumulation the batch is all rows of the step, cut into micro-batches whose losses are divided by the
         labels of the *whole* step: the gradient is that of one large batch, whatever rows lack labels.
@@ -123,20 +125,25 @@ class TrainingJob:
         scale = self._batcher.scale(self.step)
         micro, counts = self._micro_batches(batch)
         if counts is not None and not isinstance(weights, Tensor):
-            weights = weights(self._losses_of(micro, counts))
-        losses, used = torch.zeros_like(self.loss_sum), self.last_weights
+            weights = weights(self._losses_of(micro, counts, row_weights))
+        losses, used = self.loss_sum, self.last_weights
         for number, part in enumerate(micro):
             with self._synchronised(last=number == len(micro) - 1):
-                sums, own = self._sums(part)
+                sums, own = self._sums(part, row_weights)
                 means = sums / (own if counts is None else counts).clamp(min=1)
-                losses += means.detach()
+                losses = losses + means.detach() if number else means.detach()
                 used = weights if isinstance(weights, Tensor) else weights(losses)
-                self.optimisation.backward((means * _scaled(used, scale, self._world)).sum())
+                self.optimisation.backward(means @ _scaled(used, scale, self._world).to(means))
         self._finish(losses, used)
         return losses
 
-    def minimise(self, batch: Batch, objective: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
-        """As `descend`, for an objective of the losses ``[T]``; ``weights`` are what is written to the log."""
+    def minimise(
+        self, batch: Batch, objective: Callable[[Tensor], Tensor], weights: Tensor, rate: float = 1.0
+    ) -> Tensor:
+        """As `descend`, for an objective of the losses ``[T]``; ``weights`` are what is written to the log.
+
+        ``rate`` multiplies the learning rate of this step.
+        """
         micro, counts = self._micro_batches(batch)
         if counts is None:
             means = self.losses(batch)
@@ -152,7 +159,7 @@ class TrainingJob:
                 with self._synchronised(last=number == len(micro) - 1):
                     means = self._sums(part)[0] / counts.clamp(min=1)
                     self.optimisation.backward((means * slopes * self._world).sum())
-        self._finish(losses, weights)
+        self._finish(losses, weights, rate)
         return losses
 
     def apply(self, given: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> None:
@@ -168,9 +175,8 @@ class TrainingJob:
         total = torch.zeros(2, device=self.device)
         with torch.no_grad(), gradients.pure(self.model):
             for index in torch.split(torch.arange(len(rows)), 256):
-                groups = [(rows.inputs, index, [(task, rows.labels)])]
-                batch = self._placed(collate(groups, self.suite.spec.padding))
-                found = self.model.losses(batch)
+                chosen = (rows.inputs, index, [(task, rows.labels)])
+                found = self.model.losses(self._placed(collate([chosen], self.suite.spec.padding)))
                 total += torch.stack([found.sums.sum(), found.counts.sum()])
         return total[0] / total[1].clamp(min=1)
 
@@ -190,14 +196,14 @@ class TrainingJob:
         """
         if not self._recent:
             return
-        losses = torch.stack([loss for loss, _ in self._recent])
+        losses, steps = torch.stack([loss for _, loss, _ in self._recent]), [step for step, _, _ in self._recent]
         if self._world > 1:
             losses = self._accelerator.reduce(losses, "sum")
-        self.last_weights = self._recent[-1][1]
+        self.last_weights = self._recent[-1][2]
         self._recent.clear()
         bad = (~losses.isfinite()).nonzero()
         if len(bad):
-            step, task = self.step - len(losses) + int(bad[0, 0]) + 1, self.tasks[int(bad[0, 1])]
+            step, task = steps[int(bad[0, 0])] + 1, self.tasks[int(bad[0, 1])]
             raise NonFiniteLossError(
                 f"task {task!r}: the loss is not a finite number at step {step} "
                 f"(epoch {(step - 1) // self.steps_per_epoch + 1}); "
@@ -216,15 +222,17 @@ class TrainingJob:
         self.loss_sum.zero_()
         self.loss_steps.zero_()
 
-    def _finish(self, losses: Tensor, weights: Tensor) -> None:
-        self.optimisation.step()
-        self._recent.append((losses.detach(), weights.detach()))
+    def _finish(self, losses: Tensor, weights: Tensor, rate: float = 1.0) -> None:
+        # A method may take several optimiser steps in one step of the loop; the schedule counts the loop's.
+        self.optimisation.step(rate, advance=self._advanced != self.step)
+        self._advanced = self.step
+        self._recent.append((self.step, losses.detach(), weights.detach()))
 
     def _placed(self, batch: Batch) -> Batch:
         return batch if self.device.type == "cpu" else batch.to(self.device)
 
-    def _sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        found = self.model.losses(batch, self.network(batch))
+    def _sums(self, batch: Batch, row_weights: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        found = self.model.losses(batch, self.network(batch), row_weights)
         return self._in_order(found.sums), self._in_order(found.counts)
 
     def _in_order(self, values: Tensor) -> Tensor:
@@ -241,10 +249,15 @@ class TrainingJob:
             counts = self._accelerator.reduce(counts, "sum")
         return batching.cut(batch, pieces), counts
 
-    def _losses_of(self, micro: list[Batch], counts: Tensor) -> Tensor:
+    def _places(self, tasks: tuple[str, ...]) -> Tensor:
+        """Where these tasks stand among the suite's, ``LongTensor[len(tasks)]``."""
+        return torch.tensor([self.model.tasks.index(name) for name in tasks], device=self.device)
+
+    def _losses_of(self, micro: list[Batch], counts: Tensor, row_weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """The losses of a whole step, without graph and without touching buffers or randomness."""
         with torch.no_grad(), gradients.pure(self.model):
-            losses = torch.stack([self._sums(part)[0] for part in micro]).sum(0) / counts.clamp(min=1)
+            sums = [self._sums(part, row_weights)[0] for part in micro]
+            losses = torch.stack(sums).sum(0) / counts.clamp(min=1)
         return self._accelerator.reduce(losses, "sum") if self._world > 1 else losses
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -44,14 +44,48 @@ class Optimisation:
         else:
             self._accelerator.backward(loss)
 
-    def step(self) -> None:
-        """Clips, steps, moves the schedule on, and forgets the gradients."""
+    def step(self, rate: float = 1.0, advance: bool = True) -> None:
+        """Clips, steps, moves the schedule on (with ``advance``), and forgets the gradients.
+
+        ``rate`` multiplies the learning rate of this step.
+        """
         if self._clip is not None:
             self._accelerator.clip_grad_norm_(self._parameters, self._clip)
+        before = [group["lr"] for group in self.optimizer.param_groups]
+        if rate != 1.0:
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["lr"] * rate
         self.optimizer.step()
-        if self.schedule is not None:
+        for group, own in zip(self.optimizer.param_groups, before, strict=True):
+            group["lr"] = own
+        if advance and self.schedule is not None:
             self.schedule.step()
         self.optimizer.zero_grad()
+
+    def moments(self) -> dict[str, Tensor]:
+        """A copy of what the optimiser keeps per parameter: ``"{its number}.{what}"`` to a tensor."""
+        kept = {
+            f"{number}.{what}": value
+            for number, own in self.optimizer.state_dict()["state"].items()
+            for what, value in own.items()
+            if value is not None
+        }
+        if not all(isinstance(value, Tensor) for value in kept.values()):
+            raise SteelyardError(
+                f"optimizer {type(self.optimizer).__name__} keeps more than tensors, and so cannot take turns; "
+                "choose another, such as SGD or AdamW"
+            )
+        return {key: value.detach().clone() for key, value in kept.items()}
+
+    def restore_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Puts `moments` back; an empty mapping makes the optimiser forget."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in moments.items():
+            number, what = key.split(".", 1)
+            # Counts of steps stay on the CPU, where torch keeps them; it moves all else to the parameter's device.
+            own = value.detach().to("cpu" if what == "step" else value.device, copy=True)
+            state.setdefault(int(number), {})[what] = own
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
 
     def state_dict(self) -> dict[str, Any]:
         """Moments, schedule and loss scale."""

@@ -183,16 +183,22 @@ def _model(encoder: nn.Module | SharedModel | str, suite: Suite, options: Mappin
 
 
 def _named(encoder: object, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {"name": encoder, "options": dict(options or {})} if isinstance(encoder, str) else None
+    """What builds a named encoder again; pretrained vectors are in the model's own tensors by then."""
+    if not isinstance(encoder, str):
+        return None
+    kept = {key: value for key, value in (options or {}).items() if not isinstance(value, Tensor)}
+    if options and isinstance(options.get("vectors"), Tensor):
+        kept["size"] = options["vectors"].shape[1]
+    return {"name": encoder, "options": kept}
 
 
 def _config(
     suite: Suite, encoder: object, options: Mapping[str, Any] | None, method: Method, training: Training
 ) -> dict[str, Any]:
-    name = encoder if isinstance(encoder, str) else type(encoder).__qualname__
+    named = _named(encoder, options) or {"name": type(encoder).__qualname__, "options": {}}
     return {
         "suite": {"target": suite.target, "tasks": list(suite.tasks), "digest": digest(suite)},
-        "model": {"encoder": name, **(options or {})},
+        "model": {"encoder": named["name"], **named["options"]},
         "method": {"name": method.name, **method.options.model_dump()},
         "training": training.model_dump(mode="json"),
     }
