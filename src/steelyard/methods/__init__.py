@@ -33,7 +33,16 @@ def get(name: str) -> type[Method]:
     return _REGISTRY[name]
 
 
-for _method in (Single, Uniform, Joint, Random, Ramp, TAWT, AlphaVIL, DIW):
+for _method in (
+    Single,
+    Uniform,
+    Joint,
+    Random,
+    Ramp,
+    TAWT,
+    AlphaVIL,
+    DIW,
+):
     register(_method)
 
 __all__ = ["Job", "Method", "Options", "Probe", "Weights", "get", "names", "register"]

@@ -238,7 +238,11 @@ class Method(ABC):
 
     def step(self, job: Job) -> None:
         """One training step: by default, descend along the weighted losses."""
-        job.descend(job.batch(), self.weights)
+        self.descend(job, job.batch(), self.weights)
+
+    def descend(self, job: Job, batch: Batch, weights: Weights) -> Tensor:
+        """The step along the weighted losses; where weights are combined with a gradient combination, along that."""
+        return job.descend(batch, weights)
 
     def after_epoch(self, job: Job) -> None:
         """After each epoch: by default nothing."""
