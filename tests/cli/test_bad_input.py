@@ -143,6 +143,7 @@ def test_data_that_changed_under_a_run(job, steelyard):
         (["predict", "run", "reviews.csv"], ["reviews.csv", "'body'"]),
         (["predict", "run", "test.csv", "--task", "moods"], ["'moods'", "messages"]),
         (["trian"], ["trian"]),
+        (["methods", "rmp"], ["'rmp'", "'ramp'"]),
         (["train"], ["CONFIG"]),
         (["train", "job.toml", "--set", "epochs"], ["epochs", "key=value"]),
     ],

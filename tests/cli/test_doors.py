@@ -9,7 +9,7 @@ import tomllib
 import pytest
 from safetensors.torch import load_file
 
-from steelyard import load
+from steelyard import load, methods
 
 
 def test_train_leaves_a_run_folder_and_predict_reads_it(job, steelyard):
@@ -80,6 +80,22 @@ def test_json_is_one_object(job, steelyard):
         status, out, err = steelyard(command, "--json")
         assert status == 0, err
         assert json.loads(out)
+
+
+def test_methods_says_what_each_needs_and_costs_and_the_options_of_one(steelyard):
+    status, out, err = steelyard("methods")
+    assert status == 0, err
+    assert all(name in out for name in methods.names())
+    found = {each["name"]: each for each in json.loads(steelyard("methods", "--json")[1])}
+    assert found["ramp"]["needs_target"]
+    assert not found["uniform"]["needs_target"]
+    assert found["single"]["paradigm"] == "single"
+    assert all(each["cost"] for each in found.values())
+    status, out, err = steelyard("methods", "ramp")
+    assert status == 0, err
+    assert "a target" in out
+    assert "growth" in out
+    assert json.loads(steelyard("methods", "ramp", "--json")[1]) == found["ramp"]
 
 
 def test_demo_ends_with_the_table_and_a_run_folder(tmp_path, steelyard):

@@ -74,12 +74,13 @@ def predict(run: Path, input: Path, task: str | None, out: Path | None, as_json:
 
 
 @app.command()
+@click.argument("name", required=False)
 @_json
-def methods(as_json: bool) -> None:
-    """What methods there are, and their options."""
+def methods(name: str | None, as_json: bool) -> None:
+    """What methods there are, what each needs and costs; with a NAME, its options."""
     from steelyard.cli import information
 
-    information.methods(as_json)
+    information.methods(name, as_json)
 
 
 @app.command()

@@ -8,34 +8,64 @@ import platform
 import shutil
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from steelyard.cli.printing import print_json, print_table
+from steelyard.cli.printing import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from steelyard.methods import Method
 
 
-def methods(as_json: bool) -> None:
-    """Lists the methods."""
+def methods(name: str | None, as_json: bool) -> None:
+    """Lists the methods, with what each needs and costs; or tells all about one."""
     from steelyard import methods as room
 
-    found = []
-    for name in room.names():
-        method = room.get(name)
-        options = {
+    if name is not None:
+        chosen = room.get(name)
+        print_json(_described(name, chosen)) if as_json else _print_method(name, chosen)
+        return
+    found = {each: room.get(each) for each in room.names()}
+    if as_json:
+        print_json([_described(each, method) for each, method in found.items()])
+        return
+    rows = [[each, method.summary, _needs(method), method.cost] for each, method in found.items()]
+    print_table("methods", ["name", "what it does", "needs", "cost"], rows)
+    say("options of one: steelyard methods NAME")
+
+
+def _print_method(name: str, method: type[Method]) -> None:
+    say(f"{name}: {method.summary}")
+    if method.paper:
+        say(f"paper: {method.paper}")
+    say(f"needs: {_needs(method)}; cost: {method.cost}")
+    fields = method.Options.model_fields.items()
+    rows = [[key, str(field.default), field.description or ""] for key, field in fields]
+    if rows:
+        print_table("options", ["name", "default", "means"], rows)
+
+
+def _described(name: str, method: type[Method]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "summary": method.summary,
+        "paper": method.paper,
+        "needs_target": method.needs_target,
+        "paradigm": method.paradigm,
+        "range": method.range,
+        "scale_free": method.scale_free,
+        "cost": method.cost,
+        "options": {
             key: {"default": field.default, "about": field.description or ""}
             for key, field in method.Options.model_fields.items()
-        }
-        found.append({"name": name, "summary": method.summary, "paper": method.paper, "options": options})
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        [
-            str(each["name"]),
-            str(each["summary"]) + (f"\n{each['paper']}" if each["paper"] else ""),
-            "\n".join(f"{key} = {about['default']}" for key, about in each["options"].items()),  # type: ignore[attr-defined]
-        ]
-        for each in found
-    ]
-    print_table("methods", ["name", "what it does", "options"], rows)
+        },
+    }
+
+
+def _needs(method: type[Method]) -> str:
+    needs = ["a target"] if method.needs_target else []
+    if method.paradigm is not None:
+        needs.append(f"paradigm {method.paradigm}")
+    return ", ".join(needs) or "nothing"
 
 
 def doctor(as_json: bool) -> None:

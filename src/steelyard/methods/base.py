@@ -199,6 +199,8 @@ class Method(ABC):
     """The only training paradigm that makes sense for it, if there is one."""
     needs_target: ClassVar[bool] = False
     """Whether it needs a suite with a target."""
+    cost: ClassVar[str] = "1 step"
+    """What a step costs, in words and in plain training steps: ``"1 step, and a probe of 32 rows per epoch"``."""
     Options: ClassVar[type[Options]] = Options
     """Its options, as a pydantic model with defaults."""
 
