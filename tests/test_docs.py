@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steelyard import cli, config, heads, methods
+from steelyard import cli, config, heads, methods, studies
 from steelyard.data import SourceData
 from steelyard.training import METRICS, Training
 
@@ -36,6 +36,7 @@ def pages_with(language: str) -> list[object]:
 def own_registries(monkeypatch):
     """What a page registers is forgotten after it."""
     monkeypatch.setattr(methods, "_REGISTRY", dict(methods._REGISTRY))
+    monkeypatch.setattr(studies, "_REGISTRY", dict(studies._REGISTRY))
     kept = dict(heads.HEADS)
     yield
     heads.HEADS.clear()
@@ -88,7 +89,7 @@ def test_commands_exist(page):
 def test_tables_are_complete(page, pattern, names):
     place = ROOT / "docs" / page
     text = "".join(p.read_text(encoding="utf-8") for p in (sorted(place.glob("*.md")) if place.is_dir() else [place]))
-    text = text.replace("`steelyard ", "`").replace(" CONFIG`", "`").replace(" RUN INPUT`", "`")
+    text = text.replace("`steelyard ", "`").replace(" CONFIG`", "`").replace(" RUN INPUT`", "`").replace(" NAME`", "`")
     missing = [name for name in names if pattern.format(name) not in text]
     assert not missing, f"docs/{page} says nothing of {', '.join(missing)}"
 

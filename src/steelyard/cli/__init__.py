@@ -75,6 +75,26 @@ def predict(run: Path, input: Path, task: str | None, out: Path | None, as_json:
 
 @app.command()
 @click.argument("name", required=False)
+@click.option("--list", "listed", is_flag=True, help="List the studies.")
+@click.option("--small", is_flag=True, help="The size that runs in minutes.")
+@click.option("--seeds", type=click.IntRange(1), help="How many seeds, if not the size's own number.")
+@click.option("--jobs", type=click.IntRange(1), help="Cells at once (default: one per core).")
+@click.option("--backend", default="loky", show_default=True, help="joblib's: loky, threading, ray, dask.")
+@_out
+@_json
+def study(name: str | None, listed: bool, small: bool, seeds: int | None, jobs: int | None, backend: str,
+          out: Path | None, as_json: bool) -> None:  # fmt: skip
+    """Redo a table or figure: NAME, or --list. The same command with the same --out goes on after a stop."""
+    from steelyard.cli import studying
+
+    if listed or name is None:
+        studying.listing(as_json)
+    else:
+        studying.study(name, small, seeds, jobs, backend, out, as_json)
+
+
+@app.command()
+@click.argument("name", required=False)
 @_json
 def methods(name: str | None, as_json: bool) -> None:
     """What methods there are, what each needs and costs; with a NAME, its options."""

@@ -1,0 +1,62 @@
+"""``study``: the papers' tables and figures, and our own questions, again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from steelyard import studies
+from steelyard.cli.printing import print_json, print_table, say
+from steelyard.cli.runs import dated
+from steelyard.studies import Size
+
+
+def study(
+    name: str, small: bool, seeds: int | None, jobs: int | None, backend: str, out: Path | None, as_json: bool
+) -> None:
+    """Runs a study, or goes on with one, and prints its tables."""
+    chosen = studies.get(name)()
+    size: Size = "small" if small else "full"
+    folder = out or dated(f"study-{name}")
+    if not as_json:
+        about = f"{chosen.summary}" + (f" ({chosen.paper})" if chosen.paper else "")
+        Console(stderr=True).print(
+            f"{name}: {about}; about {chosen.minutes[size]:g} minutes on two cores; "
+            f"to go on after a stop: --out {folder}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+    findings, failed = studies.run(
+        chosen, folder, size=size, seeds=seeds, jobs=jobs, backend=backend, progress=not as_json
+    )
+    if as_json:
+        tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "note": t.note} for t in findings.tables]
+        found = {"study": str(folder), "answer": findings.answer, "tables": tables, "differs": findings.differs}
+        print_json(found | {"failed": failed})
+        return
+    for table in findings.tables:
+        print_table(table.title, table.columns, table.rows, table.columns[1:])
+        if table.note:
+            say(table.note)
+    say(findings.answer)
+    if findings.differs:
+        say(f"differs: {findings.differs}")
+    say(f"tables, figures and cells: {folder}")
+    for what, why in failed.items():
+        say(f"failed: {what}: {why}")
+
+
+def listing(as_json: bool) -> None:
+    """Lists the studies."""
+    found = [studies.get(name) for name in studies.names()]
+    if as_json:
+        print_json(
+            [{"name": s.name, "summary": s.summary, "paper": s.paper, "minutes": dict(s.minutes)} for s in found]
+        )
+        return
+    rows = [
+        [s.name, s.summary, s.paper, ", ".join(s.needs), f"{s.minutes['small']:g}", f"{s.minutes['full']:g}"]
+        for s in found
+    ]
+    columns = ["name", "what it asks", "paper", "fetches", "minutes (small)", "minutes (full)"]
+    print_table("studies", columns, rows, columns[-2:])

@@ -1,0 +1,56 @@
+"""Studies: the papers' tables and figures, and our own questions, as code on one resumable grid."""
+
+from __future__ import annotations
+
+from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.studies.base import Findings, Settings, Size, Study, Table
+from steelyard.studies.controls import Controls
+from steelyard.studies.results import Results
+from steelyard.studies.running import run
+from steelyard.studies.statistics import Estimate, estimate, holm, paired
+
+_REGISTRY: dict[str, type[Study]] = {}
+
+
+def register(study: type[Study]) -> type[Study]:
+    """Makes a study known by its name; usable as a decorator on your own."""
+    if study.name in _REGISTRY and _REGISTRY[study.name] is not study:
+        raise SteelyardError(f"a study called {study.name!r} exists already; choose another name")
+    _REGISTRY[study.name] = study
+    return study
+
+
+def names() -> list[str]:
+    """The names of all studies."""
+    return list(_REGISTRY)
+
+
+def get(name: str) -> type[Study]:
+    """The study of that name."""
+    if name not in _REGISTRY:
+        hint = did_you_mean(name, _REGISTRY) or f"the studies are {', '.join(_REGISTRY)}"
+        raise SteelyardError(f"there is no study {name!r}; {hint}")
+    return _REGISTRY[name]
+
+
+for _study in (
+    Controls,
+):  # fmt: skip
+    register(_study)
+
+__all__ = [
+    "Estimate",
+    "Findings",
+    "Results",
+    "Settings",
+    "Size",
+    "Study",
+    "Table",
+    "estimate",
+    "get",
+    "holm",
+    "names",
+    "paired",
+    "register",
+    "run",
+]

@@ -1,0 +1,113 @@
+"""Runs a study in a folder of its own, and writes down what came out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import SteelyardError
+from steelyard.studies import grid
+from steelyard.studies.base import Findings, Size, Study
+from steelyard.studies.results import Results
+from steelyard.training import checkpoint
+from steelyard.training.run import versions
+
+
+def run(
+    study: Study,
+    folder: Path,
+    *,
+    size: Size = "full",
+    seeds: int | None = None,
+    jobs: int | None = None,
+    backend: str = "loky",
+    progress: bool = True,
+) -> tuple[Findings, dict[str, str]]:
+    """Measures what is missing, and writes tables (csv), figures (svg) and ``study.md`` into the folder.
+
+    Args:
+        study: The study.
+        folder: Where; a folder that holds the same study's cells is gone on with.
+        size: ``small`` runs in minutes.
+        seeds: How many seeds, if not the size's own number.
+        jobs: Cells at once; by default one per core.
+        backend: joblib's.
+        progress: Whether to show how far it is.
+
+    Returns:
+        The findings, and a message for each cell that failed.
+    """
+    settings = dict(study.settings[size]) | ({} if seeds is None else {"seeds": seeds})
+    _claim(folder, {"study": study.name, "size": size, "settings": settings})
+    results, failed = grid.run(
+        type(study).measure, study.keys(settings), folder / "cells.jsonl",
+        settings=settings, jobs=jobs, backend=backend, progress=progress,
+    )  # fmt: skip
+    if not len(results):
+        raise SteelyardError(
+            f"study {study.name!r}: no cell could be measured; the first: {next(iter(failed.items()))}"
+        )
+    findings = study.findings(settings, results)
+    _write(folder, study, settings, findings, results, failed)
+    return findings, failed
+
+
+def _claim(folder: Path, about: Mapping[str, Any]) -> None:
+    """Makes the folder this study's own; the number of seeds may change, as the cells that are there stay true."""
+    place = folder / "study.json"
+    if place.exists():
+        known = json.loads(place.read_text(encoding="utf-8"))
+        if _lasting(known) != _lasting(json.loads(json.dumps(about))):
+            raise SteelyardError(
+                f"{folder} belongs to study {known.get('study')!r} ({known.get('size')}) with other settings; "
+                "choose another folder (--out)"
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise SteelyardError(f"{folder} is not empty and holds no study; choose another folder (--out)")
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(place, json.dumps(about, indent=1).encode())
+
+
+def _lasting(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {**about, "settings": {k: v for k, v in about["settings"].items() if k != "seeds"}}
+
+
+def _write(
+    folder: Path,
+    study: Study,
+    settings: Mapping[str, Any],
+    findings: Findings,
+    results: Results,
+    failed: dict[str, str],
+) -> None:
+    for number, table in enumerate(findings.tables, 1):
+        with (folder / f"table{number}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(table.columns)
+            writer.writerows(table.rows)
+    for name, svg in findings.figures.items():
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    (folder / "study.md").write_text(_page(study, settings, findings, results, failed), encoding="utf-8")
+
+
+def _page(
+    study: Study, settings: Mapping[str, Any], findings: Findings, results: Results, failed: dict[str, str]
+) -> str:
+    """The findings as Markdown."""
+    lines = [f"# {study.name}", "", study.summary + (f" ({study.paper})" if study.paper else ""), "", findings.answer]
+    for table in findings.tables:
+        lines += ["", f"## {table.title}", "", _row(table.columns), _row(["---"] * len(table.columns))]
+        lines += [_row(row) for row in table.rows]
+        lines += ["", table.note] if table.note else []
+    lines += [f"\n![{name}]({name}.svg)" for name in findings.figures]
+    lines += ["", f"Differs: {findings.differs}"] if findings.differs else []
+    lines += ["", f"{len(results)} cells; settings {json.dumps(settings)}; {json.dumps(versions())}"]
+    lines += [f"\nFailed: {what}: {why}" for what, why in failed.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Any) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

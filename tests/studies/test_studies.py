@@ -1,0 +1,67 @@
+"""A study runs by name, in a folder of its own, and says what it found."""
+
+import csv
+import json
+
+import pytest
+
+from steelyard import studies
+from steelyard.studies import Results
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """The study ``controls`` in a size that takes a second."""
+    monkeypatch.setattr(studies.get("controls"), "settings", {"small": {"seeds": 2, "epochs": 1}})
+
+
+@pytest.mark.usefixtures("few")
+def test_study_runs_and_goes_on(tmp_path, steelyard):
+    out = tmp_path / "study"
+    status, printed, err = steelyard("study", "controls", "--small", "--jobs", 1, "--out", out)
+    assert status == 0, err
+    assert "Sources with even weights change the target's test accuracy by" in printed
+    with (out / "table1.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["single", "uniform", "joint", "ramp", "random"]
+    assert {row["seeds"] for row in rows} == {"2"}
+    cells = (out / "cells.jsonl").read_text()
+    status, _, err = steelyard("study", "controls", "--small", "--jobs", 1, "--out", out)
+    assert "going on: 10 of 10 were done" in err
+    assert (out / "cells.jsonl").read_text() == cells
+    assert "| single |" in (out / "study.md").read_text()
+    status, printed, _ = steelyard("study", "controls", "--small", "--jobs", 1, "--seeds", 1, "--out", out, "--json")
+    assert json.loads(printed)["tables"][0]["rows"][0][0] == "single"
+
+
+def test_bad_calls(tmp_path, steelyard):
+    status, _, err = steelyard("study", "controlls")
+    assert (status, err) == (2, "steelyard: there is no study 'controlls'; did you mean 'controls'?\n")
+    (tmp_path / "file").write_text("mine")
+    status, _, err = steelyard("study", "controls", "--out", tmp_path)
+    assert status == 2
+    assert "is not empty and holds no study" in err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "study.json").write_text(json.dumps({"study": "x", "size": "full", "settings": {}}))
+    status, _, err = steelyard("study", "controls", "--out", tmp_path / "other")
+    assert status == 2
+    assert "belongs to study 'x' (full)" in err
+
+
+def test_every_study_is_described(steelyard):
+    status, printed, _ = steelyard("study", "--list", "--json")
+    assert status == 0
+    for found in json.loads(printed):
+        assert found["summary"]
+        assert set(found["minutes"]) == {"small", "full"}
+        keys = studies.get(found["name"])().keys(studies.get(found["name"]).settings["small"])
+        assert len({json.dumps(key, sort_keys=True) for key in keys}) == len(keys)
+        assert all("seed" in key for key in keys)
+
+
+def test_gains_are_paired_by_seed():
+    values = {"a": {0: 1.0, 1: 5.0}, "b": {1: 4.0, 0: 0.5}}
+    cells = [({"method": m, "seed": s}, {"x": v}) for m, each in values.items() for s, v in each.items()]
+    gain = Results(cells).gain("x", {"method": "a"}, {"method": "b"})
+    assert (gain.mean, gain.count) == (0.75, 2)
+    assert studies.paired(values["a"], values["b"]) == gain
