@@ -3,9 +3,9 @@
 import os
 
 import pytest
+import torch
 
 from steelyard.cli import main
-import torch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
