@@ -17,6 +17,8 @@ class MLP(nn.Module):
         dropout: The chance that a hidden value is dropped.
     """
 
+    embedding_stage = "input"
+
     def __init__(self, shape: tuple[int, ...], *, hidden: tuple[Size, ...] = (128, 128), dropout: Chance = 0.0) -> None:
         super().__init__()
         sizes = [math.prod(shape), *hidden]

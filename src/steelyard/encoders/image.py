@@ -42,6 +42,8 @@ class LeNet(nn.Module):
         hidden: The size of the linear layer.
     """
 
+    embedding_stage = "first"
+
     def __init__(
         self,
         shape: tuple[int, ...] = (1, 28, 28),
@@ -82,6 +84,8 @@ class ResNet(nn.Module):
         blocks: Residual blocks per stage.
         norm: ``batch``, or ``group``, which does not mix rows and has no running averages.
     """
+
+    embedding_stage = "stem"
 
     def __init__(
         self,

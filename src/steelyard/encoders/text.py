@@ -70,6 +70,8 @@ class TextCNN(nn.Module):
         freeze: Keep the word vectors as they are.
     """
 
+    embedding_stage = "words"
+
     def __init__(
         self,
         vocabulary: int,
@@ -116,6 +118,8 @@ class LSTM(nn.Module):
         vectors: Word vectors to start from, ``[vocabulary, size]``.
         freeze: Keep the word vectors as they are.
     """
+
+    embedding_stage = "words"
 
     def __init__(
         self,

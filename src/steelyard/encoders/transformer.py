@@ -24,6 +24,8 @@ class Transformer(nn.Module):
         pretrained: Load the weights; else only the configuration, with new weights.
     """
 
+    embedding_stage = "output"
+
     def __init__(self, name: str, *, pooling: Pooling = "mean", freeze: bool = False, pretrained: bool = True) -> None:
         super().__init__()
         if pooling not in ("mean", "first"):

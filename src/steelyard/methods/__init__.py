@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.methods.alignment import Alignment
 from steelyard.methods.alphavil import AlphaVIL
 from steelyard.methods.base import Job, Method, Options, Probe, Weights
 from steelyard.methods.diw import DIW
@@ -40,6 +41,7 @@ for _method in (
     Random,
     Ramp,
     TAWT,
+    Alignment,
     AlphaVIL,
     DIW,
 ):

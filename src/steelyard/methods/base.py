@@ -74,6 +74,8 @@ class Job(Protocol):
         generator: The method's own source of randomness (on the CPU); it is part of the checkpoint.
         step: Steps done so far.
         steps_per_epoch: Steps in an epoch.
+        epochs: Epochs in this phase of the training.
+        fine_tuning: Whether the phase is the target's fine-tuning after pre-training.
     """
 
     model: SharedModel
@@ -84,6 +86,8 @@ class Job(Protocol):
     generator: torch.Generator
     step: int
     steps_per_epoch: int
+    epochs: int
+    fine_tuning: bool
 
     @property
     def epoch(self) -> int:
@@ -199,6 +203,8 @@ class Method(ABC):
     """The only training paradigm that makes sense for it, if there is one."""
     needs_target: ClassVar[bool] = False
     """Whether it needs a suite with a target."""
+    fine_tunes: ClassVar[bool] = False
+    """Whether it also takes the steps of the target's fine-tuning after pre-training, where nothing is weighed."""
     cost: ClassVar[str] = "1 step"
     """What a step costs, in words and in plain training steps: ``"1 step, and a probe of 32 rows per epoch"``."""
     Options: ClassVar[type[Options]] = Options

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError
 from steelyard.model import names, reading
+from steelyard.model.alignment import Alignment
+from steelyard.model.stages import find_stage
 from steelyard.tasks import SUMS, Batch, Inputs, Kind, Member, Part, Ragged, Suite
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from steelyard.model.alignment import Matrix
     from steelyard.tasks import RowLoss
 
 
@@ -52,13 +55,19 @@ class SharedModel(nn.Module):
         encoder: The shared part.
         heads: A head per task, under the task's name with ``.`` written ``%2E``; see `head`.
         tasks: The names of the tasks, in the order of `TaskLosses`.
+        target: The name of the target task, if there is one.
         width: The size of the features.
+        alignment: The tasks' alignment matrices, once `add_alignment` has made them.
     """
+
+    alignment: Alignment | None
 
     def __init__(self, encoder: nn.Module, suite: Suite, width: int | None = None) -> None:
         super().__init__()
         self.encoder = encoder
         self.tasks = tuple(suite.tasks)
+        self.target = suite.target
+        self.alignment = None
         self.padding = suite.spec.padding
         self._hugging_face = reading.is_hugging_face(encoder)
         self._pools = reading.accepts(getattr(encoder, "pool", None), 2)
@@ -84,14 +93,41 @@ class SharedModel(nn.Module):
         """Every task's outputs: ``[n, outputs]``, or ``[n, L, outputs]`` for tagging."""
         outputs: dict[str, Tensor] = {}
         for part in batch.parts:
-            features = reading.features_of(self.encoder, part, self._hugging_face)
-            for member, block in zip(part.members, self._blocks(features, part), strict=True):
+            asked, features = self._features(part)
+            for member, block in zip(asked.members, self._blocks(features, asked), strict=True):
                 if member.task in outputs:
                     raise SteelyardError(
                         f"task {member.task!r} is in this batch twice; give all its rows as one member"
                     )
                 outputs[member.task] = self.head(member.task)(block)
         return outputs
+
+    def add_alignment(
+        self, tasks: Iterable[str] | None = None, matrix: Matrix = "full", rank: int = 8, stage: str | None = None
+    ) -> Alignment:
+        """Puts a matrix R_t = I between each task's embeddings and what the tasks share.
+
+        Args:
+            tasks: The tasks that get one; all unless named.
+            matrix: ``full``, ``orthogonal`` or ``low_rank``.
+            rank: The rank of R_t - I, where it is low.
+            stage: Where: ``input``, ``output`` or a module of the encoder; by default the encoder's embedding stage.
+        """
+        chosen = self.tasks if tasks is None else tuple(tasks)
+        for name in chosen:
+            self.head(name)
+        place = find_stage(self.encoder, stage, self.width, self._hugging_face)
+        like = next((p for p in self.parameters() if p.is_floating_point()), torch.empty(0))
+        self.alignment = Alignment(place, chosen, matrix, rank).to(like)
+        return self.alignment
+
+    def _features(self, part: Part) -> tuple[Part, Tensor]:
+        """The encoder's features, and the part whose rows they are: aligned tasks share none."""
+
+        def ask(asked: Part) -> Tensor:
+            return reading.features_of(self.encoder, asked, self._hugging_face)
+
+        return (part, ask(part)) if self.alignment is None else self.alignment.features(self.encoder, part, ask)
 
     def _blocks(self, features: Tensor, part: Part) -> list[Tensor]:
         """Each member's features: of its tokens where it tags them, else of its rows."""

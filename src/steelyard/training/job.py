@@ -54,6 +54,7 @@ class TrainingJob(Alone):
         self._world = accelerator.num_processes
         self._batcher = Batcher(suite, self.tasks, training, accelerator.process_index, self._world)
         self.steps_per_epoch = steps_per_epoch or self._batcher.steps
+        self.epochs, self.fine_tuning = phase.epochs, not phase.weighted
         self.step = 0
         self.sizes = torch.tensor([float(suite[name].size()) for name in self.tasks], device=self.device)
         by_size = self.sizes / self.sizes.sum()

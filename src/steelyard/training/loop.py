@@ -92,7 +92,7 @@ class Loop:
         job = TrainingJob(
             self.model, self._network, self.suite, phase, self.training, self._accelerator, self._steps(phase)
         )
-        method = self.method if phase.weighted else get("uniform")()
+        method = self.method if phase.weighted or self.method.fine_tunes else get("uniform")()
         if state is None:
             method.start(job)
         else:
