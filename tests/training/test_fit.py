@@ -129,15 +129,44 @@ def test_single_does_not_look_at_the_sources():
     assert not torch.equal(parameters(run(data)), parameters(run(other)))
 
 
+def best_of(metrics, losses):
+    """The epoch with the best metric, from 1; among equals the lowest loss, and then the first."""
+    return 1 + max(range(len(metrics)), key=lambda e: (metrics[e], -losses[e], -e))
+
+
 def test_the_best_epoch_is_chosen_on_dev_select_alone():
-    found = run(epochs=8, learning_rate=0.2)
-    values = [line["tasks"]["task0"]["dev_accuracy"] for line in found.history]
-    best = values.index(max(values))
-    assert found.summary["best_epoch"] == best + 1
+    found = run(epochs=12, learning_rate=0.2)
+    target = [line["tasks"]["task0"] for line in found.history]
+    values, losses = ([each[f"dev_{key}"] for each in target] for key in ("accuracy", "loss"))
+    best = best_of(values, losses)
+    assert best != 1 + values.index(max(values)), "the data show no tie, and so not how one is broken"
+    assert best != len(values), "the last epoch is the best one"
+    assert found.summary["best_epoch"] == best
     assert found.metrics["dev_select"]["accuracy"] == pytest.approx(max(values))
-    last = run(epochs=8, learning_rate=0.2, keep="last")
+    last = run(epochs=12, learning_rate=0.2, keep="last")
     assert last.metrics["dev_select"]["accuracy"] == pytest.approx(values[-1])
-    assert torch.equal(parameters(run(epochs=best + 1, learning_rate=0.2)), parameters(found))
+    assert torch.equal(parameters(run(epochs=best, learning_rate=0.2)), parameters(found))
+
+
+def test_where_the_metric_cannot_be_computed_the_dev_loss_chooses():
+    """AUROC of dev rows of one class is not a number; a run that waited for a better one would keep nothing."""
+    data = testing.suite()
+    data["task0"].metric = "auroc"
+    data["task0"].rows["dev_select"].labels.fill_(1)
+    found = run(data, epochs=12, learning_rate=0.2)
+    losses = [line["tasks"]["task0"]["dev_loss"] for line in found.history]
+    assert found.summary["best_epoch"] == 1 + losses.index(min(losses))
+    assert math.isnan(found.metrics["dev_select"]["auroc"])
+
+
+def test_test_rows_choose_nothing():
+    data = testing.suite()
+    before = run(data, epochs=4)
+    for task in data.tasks.values():
+        task.rows["test"] = Rows(torch.randn(9, 5), torch.randint(0, 2, (9,)))
+    after = run(data, epochs=4)
+    assert after.metrics["test"]
+    assert torch.equal(parameters(before), parameters(after))
 
 
 def test_patience_stops_early():
@@ -229,8 +258,11 @@ def test_a_suite_without_target_trains_all_tasks_and_judges_by_their_mean():
     data = testing.suite()
     data.target = None
     found = run(data, epochs=4)
-    means = [sum(t["dev_accuracy"] for t in line["tasks"].values()) / 3 for line in found.history]
-    assert found.summary["best_epoch"] == means.index(max(means)) + 1
+    values, losses = (
+        [sum(t[f"dev_{key}"] for t in line["tasks"].values()) / 3 for line in found.history]
+        for key in ("accuracy", "loss")
+    )
+    assert found.summary["best_epoch"] == best_of(values, losses)
     with pytest.raises(SteelyardError, match="needs a target"):
         run(data, "single")
     with pytest.raises(SteelyardError, match="which task"):

@@ -42,7 +42,7 @@ def app(debug: bool) -> None:
 @_out
 @_json
 def demo(data: str, seeds: int, out: Path | None, as_json: bool) -> None:
-    """Train on real data in under two minutes: single task, uniform and joint weights side by side."""
+    """Train on real data in under two minutes: the target alone, fixed weights and learned weights side by side."""
     from steelyard.cli import demonstration
 
     demonstration.demo(data, seeds, out, as_json)

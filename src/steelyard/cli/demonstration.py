@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from steelyard import data, report
-from steelyard.cli.printing import print_json, print_table, say
+from steelyard.cli.printing import print_json, print_table, progress, say
 from steelyard.cli.runs import dated
 from steelyard.data import SourceData, TargetData
 from steelyard.errors import SteelyardError
@@ -17,9 +17,9 @@ from steelyard.methods import get
 from steelyard.tasks import Suite
 from steelyard.training import Run, Training, fit
 
-METHODS = ("single", "uniform", "joint")
-RECOMMENDED = "uniform"
-_DOMAINS = ("amazon", "movies", "tweets", "nyt")
+METHODS = ("single", "uniform", "joint", "tawt")
+RECOMMENDED = "tawt"
+_DOMAINS = ("amazon", "movies", "tweets", "editorials")
 _ENCODERS = {"digits": "mlp", "sentiment4": "textcnn"}
 _SETTINGS = {
     "digits": Training(epochs=30, batch_size=32, learning_rate=2e-3),
@@ -28,14 +28,22 @@ _SETTINGS = {
 
 
 def demo(name: str, seeds: int, out: Path | None, as_json: bool) -> None:
-    """Trains single task, uniform and joint over some seeds; keeps the recommended method's first run."""
+    """Trains single task, fixed weights and learned weights over some seeds; keeps the recommended method's first run.
+
+    Meant for a person who sees Steelyard for the first time, so it says at once what it is going to do.
+    """
     folder = out or dated("demo")
     torch.set_num_threads(1)  # a model as small as these loses more by handing work over than it gains
     if folder.exists() and any(folder.iterdir()):
         raise SteelyardError(f"{folder} is not empty; choose another folder (--out)")
     if not as_json:
         _introduce(_suite(name, 0), name)
-    runs = {method: [_run(method, name, seed, folder) for seed in range(seeds)] for method in METHODS}
+    runs: dict[str, list[Run]] = {method: [] for method in METHODS}
+    with progress(len(METHODS) * seeds, quiet=as_json) as done:
+        for seed in range(seeds):
+            for method in METHODS:
+                runs[method].append(_run(method, name, seed, folder))
+                done(f"{method}, seed {seed}")
     results = {method: [_value(run) for run in each] for method, each in runs.items()}
     (folder / "comparison.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     report.write(folder)
@@ -45,8 +53,12 @@ def demo(name: str, seeds: int, out: Path | None, as_json: bool) -> None:
     rows = [_row(method, results, runs) for method in METHODS]
     metric = str(runs["single"][0].summary["metric"])
     seed_names = [f"seed {seed}" for seed in range(seeds)]
-    columns = ["method", f"test {metric}", "± sd", "against single", *seed_names, "seconds"]
-    print_table(f"{name}: target {runs['single'][0].suite.target}", columns, rows, columns[1:])
+    columns = ["method", "mean", "± sd", "gain", *seed_names, "seconds"]
+    print_table(f"{name}: test {metric} of {runs['single'][0].suite.target!r}", columns, rows, columns[1:])
+    say("single is the target alone, with as many steps as the others; gain is against it")
+    learned = runs[RECOMMENDED][0].weights
+    shown = ", ".join(f"{task} {weight:.2f}" for task, weight in sorted(learned.items(), key=lambda item: -item[1]))
+    say(f"what each task counted for at the end ({RECOMMENDED}, seed 0): {shown}")
     say(f"run folder ({RECOMMENDED}, seed 0): {folder}")
 
 
@@ -92,4 +104,4 @@ def _row(method: str, results: dict[str, list[float]], runs: dict[str, list[Run]
         *(f"{v:.4f}" for v in values),
         f"{seconds:.1f}",
     ]
-    return [f"{method} (same steps)" if method == "single" else method, *cells]
+    return [method, *cells]

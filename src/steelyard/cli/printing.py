@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +36,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 def say(line: str) -> None:
     """A line on standard output."""
     click.echo(line)
+
+
+@contextmanager
+def progress(total: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error for work of several parts; call what it gives with each part that is done."""
+    bar = Progress(console=Console(stderr=True), transient=True, disable=quiet)
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda part: bar.update(task, advance=1, description=part)
 
 
 def _finite(value: Any) -> Any:

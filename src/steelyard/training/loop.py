@@ -41,6 +41,9 @@ class Place:
     total: int = 0
     """Steps done in all phases."""
     best_value: float = -math.inf
+    """The best dev metric so far, with its sign turned where lower is better."""
+    best_loss: float = math.inf
+    """The dev loss of that epoch, which decides between equal metrics."""
     best_epoch: int = 0
     since_best: int = 0
     seconds: float = 0.0
@@ -106,11 +109,9 @@ class Loop:
         self._best = None
         finished = self.at.phase + 1 == len(self._phases)
         self.at = Place(
-            self.at.phase + 1, total=self.at.total, best_epoch=self.at.best_epoch, best_value=self.at.best_value,
+            self.at.phase + 1, total=self.at.total, best_epoch=self.at.best_epoch if finished else 0,
             seconds=self.at.seconds, finished=finished,
         )  # fmt: skip
-        if not finished:
-            self.at.best_epoch, self.at.best_value = 0, -math.inf
         self._save_between()
 
     def _steps(self, phase: Phase) -> int | None:
@@ -175,18 +176,21 @@ class Loop:
         return evaluate(self.model, self.suite[task], self.suite[task].rows[role], self.suite.spec.padding)
 
     def _choose(self, job: TrainingJob, found: dict[str, dict[str, float]]) -> None:
-        """Keeps the model if its dev metric is the best so far: the target's, or the mean where there is none."""
+        """Keeps the model if its dev metric is the best so far: the target's, or the mean where there is none.
+
+        Few dev rows often give several epochs the same metric; among those the lowest dev loss is the best.
+        """
         judges = [self.suite.target] if self.suite.target else list(job.tasks)
-        values = [
-            found[name][f"dev_{self.suite[name].metric}"] * (1 if metric_of(self.suite[name]).higher else -1)
-            for name in judges
-            if name in found and f"dev_{self.suite[name].metric}" in found[name]
-        ]
-        if not values:
+        judged = [(self.suite[name], found[name]) for name in judges if "dev_loss" in found.get(name, {})]
+        if not judged:
             return
-        value = sum(values) / len(values)
-        if value > self.at.best_value:
-            self.at.best_value, self.at.best_epoch, self.at.since_best = value, self.at.epoch + 1, 0
+        signed = [values[f"dev_{t.metric}"] * (1 if metric_of(t).higher else -1) for t, values in judged]
+        value = sum(signed) / len(judged)
+        value = -math.inf if math.isnan(value) else value  # such as AUROC of dev rows of one class: the loss decides
+        loss = sum(values["dev_loss"] for _, values in judged) / len(judged)
+        if (value, -loss) > (self.at.best_value, -self.at.best_loss):
+            self.at.best_value, self.at.best_loss = value, loss
+            self.at.best_epoch, self.at.since_best = self.at.epoch + 1, 0
             if self.training.keep == "best":
                 self._best = job.snapshot()
         else:

@@ -56,7 +56,7 @@ class Training(BaseModel):
     warmup: Annotated[float, Field(ge=0, lt=1, description="share of the steps in which the rate rises")] = 0.0
     clip: Annotated[float | None, Field(gt=0, description="largest gradient norm")] = None
     patience: Annotated[
-        int | None, Field(ge=1, description="stop after so many epochs without a better dev metric")
+        int | None, Field(ge=1, description="stop after so many epochs without a better one by the dev rows")
     ] = None
     keep: Annotated[Literal["best", "last"], Field(description="which epoch's model, by the dev metric")] = "best"
     precision: Annotated[Literal["no", "bf16", "fp16"], Field(description="mixed precision")] = "no"
