@@ -31,7 +31,7 @@ class Loudest(Method):
 
     def step(self, job: Job) -> None:
         """L ← memory·L + (1 - memory)·ℓ, then w = L / ΣL."""
-        losses = job.descend(job.batch(), self.weights)
+        losses = self.descend(job, job.batch(), self.weights)
         kept = self.options.memory * self.state["losses"] + (1 - self.options.memory) * losses
         self.state["losses"] = kept
         self.weights = kept / kept.sum()

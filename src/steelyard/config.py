@@ -29,15 +29,16 @@ class ModelTable(BaseModel):
 
 
 class MethodTable(BaseModel):
-    """The table ``[method]``: a method and its own options."""
+    """The table ``[method]``: a method and its own options, or ``weights`` and ``gradients`` (`methods.build`)."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = "uniform"
+    name: str | None = None
 
     def build(self) -> Method:
         """The method with its options."""
-        return methods.get(self.name)(**(self.model_extra or {}))
+        named = {} if self.name is None else {"name": self.name}
+        return methods.build(named | (self.model_extra or {}))
 
 
 class Config(BaseModel):
@@ -86,7 +87,8 @@ def resolved(config: Config, base: Path) -> dict[str, Any]:
         for key in ("train", "dev", "test"):
             if table[key] is not None and (base / table[key]).exists():
                 table[key] = str((base / table[key]).resolve())
-    tables["method"] = {"name": config.method.name, **config.method.build().options.model_dump(mode="json")}
+    method = config.method.build()
+    tables["method"] = {"name": method.name, **method.options.model_dump(mode="json")}
     return tables
 
 

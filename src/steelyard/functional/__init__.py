@@ -4,6 +4,15 @@ Every function says its shapes and the equation that it computes. Most need only
 the inner products of the tasks' gradients, and so cost nothing next to a training step.
 """
 
+from steelyard.functional._combinations import (
+    bargaining_weights,
+    conflict_averse_weights,
+    dual_cone_weights,
+    frank_wolfe_weights,
+    impartial_weights,
+    target_first_weights,
+    vaccine_coefficients,
+)
 from steelyard.functional._conflicts import conflict_coefficients, project_conflicts
 from steelyard.functional._hypergradients import (
     adam_preconditioner,
@@ -40,16 +49,21 @@ from steelyard.functional._transfer import (
 __all__ = [
     "adam_preconditioner",
     "bandit_weights",
+    "bargaining_weights",
+    "conflict_averse_weights",
     "conflict_coefficients",
     "conjugate_gradients",
     "cosine_hypergradient",
     "covariance_similarity",
+    "dual_cone_weights",
     "factored_gradient",
     "factored_weights",
+    "frank_wolfe_weights",
     "gradnorm_targets",
     "gram_matrix",
     "gram_weights",
     "hypergradient_matrix",
+    "impartial_weights",
     "legal_objectives",
     "linear_shared_module",
     "min_norm_gap",
@@ -64,7 +78,9 @@ __all__ = [
     "sample_objectives",
     "stability_bound",
     "svd_weights",
+    "target_first_weights",
     "target_hypergradient",
     "trust_region_step",
     "uncertainty_losses",
+    "vaccine_coefficients",
 ]

@@ -88,6 +88,13 @@ class TaskGradients(Mapping[str, Tensor]):
                 found[name] = torch.tensordot(scale, value, dims=1)
         return found
 
+    def plus(self, other: TaskGradients) -> TaskGradients:
+        """The sum with the gradients of other rows over the same scope, sparse where both are."""
+        values = dict(self._values)
+        for name, value in other._values.items():
+            values[name] = add(values.get(name), value)
+        return TaskGradients(values, self._shapes, self._like)
+
 
 def gram_of(value: Tensor) -> Tensor:
     """Inner products of one parameter's gradients, dense [T, *shape] or sparse [T, V, d]."""

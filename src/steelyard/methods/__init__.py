@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods.alignment import Alignment
 from steelyard.methods.alphavil import AlphaVIL
 from steelyard.methods.base import Job, Method, Options, Probe, Weights
+from steelyard.methods.cagrad import CAGrad
+from steelyard.methods.combination import Combination, Composed, pair
 from steelyard.methods.diw import DIW
 from steelyard.methods.fixed import Joint, Ramp, Random, Single, Uniform
+from steelyard.methods.gradvac import GradVac
+from steelyard.methods.imtl_g import IMTLG
+from steelyard.methods.mgda import MGDA, MGDAUB
+from steelyard.methods.nash import Nash
+from steelyard.methods.pcgrad import PCGrad
+from steelyard.methods.target_first import TargetFirst
 from steelyard.methods.tawt import TAWT
+from steelyard.methods.upgrad import UPGrad
 
 _REGISTRY: dict[str, type[Method]] = {}
 
@@ -27,7 +39,10 @@ def names() -> list[str]:
 
 
 def get(name: str) -> type[Method]:
-    """The method of that name."""
+    """The method of that name; ``tawt+pcgrad`` is tawt's weights with pcgrad's combination of the gradients."""
+    if "+" in name and name not in _REGISTRY:
+        weighing, _, combining = name.partition("+")
+        return pair(get(weighing.strip()), get(combining.strip()))
     if name not in _REGISTRY:
         hint = did_you_mean(name, _REGISTRY) or f"the methods are {', '.join(_REGISTRY)}"
         raise SteelyardError(f"there is no method {name!r}; {hint}")
@@ -44,7 +59,68 @@ for _method in (
     Alignment,
     AlphaVIL,
     DIW,
+    MGDA,
+    MGDAUB,
+    PCGrad,
+    GradVac,
+    CAGrad,
+    IMTLG,
+    Nash,
+    UPGrad,
+    TargetFirst,
 ):
     register(_method)
 
-__all__ = ["Job", "Method", "Options", "Probe", "Weights", "get", "names", "register"]
+
+def build(given: str | Method | Mapping[str, Any]) -> Method:
+    """A method from what a user has written.
+
+    Args:
+        given: A name; a method; or a mapping, either with ``name`` and the method's options, or with what weighs the
+            losses as ``weights`` and what combines their gradients as ``gradients``, each a name or a mapping with
+            ``name`` and options. One of the two may be missing.
+    """
+    if isinstance(given, Method):
+        return given
+    if isinstance(given, str):
+        return get(given)()
+    table = dict(given)
+    if "name" in table or not table.keys() & {"weights", "gradients"}:
+        return get(table.pop("name", "uniform"))(**table)
+    sides = {side: _side(side, table.pop(side)) for side in ("weights", "gradients") if side in table}
+    if table:
+        raise SteelyardError(
+            f"method: beside weights and gradients there is no {next(iter(table))!r}; put options into the side that "
+            'they belong to: weights = {name = "tawt", eta = 2.0}'
+        )
+    if len(sides) == 1:
+        ((kind, options),) = sides.values()
+        return kind(**options)
+    kinds, options = zip(*(sides[side] for side in ("weights", "gradients")), strict=True)
+    return pair(*kinds)(*options)
+
+
+def _side(side: str, given: Any) -> tuple[type[Method], dict[str, Any]]:
+    """One side of a composition: the method, and its options."""
+    if isinstance(given, str):
+        return get(given), {}
+    if isinstance(given, Method):
+        return type(given), given.options.model_dump(exclude_unset=True)
+    if isinstance(given, Mapping) and isinstance(given.get("name"), str):
+        return get(given["name"]), {key: value for key, value in given.items() if key != "name"}
+    raise SteelyardError(f"method: {side} is a method's name, or a table with its name and options, not {given!r}")
+
+
+__all__ = [
+    "Combination",
+    "Composed",
+    "Job",
+    "Method",
+    "Options",
+    "Probe",
+    "Weights",
+    "build",
+    "get",
+    "names",
+    "register",
+]

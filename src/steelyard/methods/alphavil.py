@@ -43,6 +43,7 @@ class AlphaVIL(Method):
 
     name = "alphavil"
     summary = "trains each task alone from the same start and mixes the updates for the target's dev loss"
+    composes = False
     paper = "Kourdis, Gordon-Hall and Gorinski 2020, αVIL: Learning to Leverage Auxiliary Tasks"
     needs_target = True
 

@@ -19,6 +19,15 @@ from steelyard.tasks import Batch, Role, Suite
 Weights = Tensor | Callable[[Tensor], Tensor]
 """Task weights ``[T]``, or a function from the batch's detached losses ``[T]`` to them."""
 
+Objective = Callable[[Tensor], Tensor]
+"""A number to be made small, as a function of the losses ``[T]``."""
+
+Rule = Callable[[Tensor], Tensor]
+"""How gradients are combined: from their Gram matrix ``[T, T]`` to a coefficient for each, ``[T]``."""
+
+Place = Literal["parameters", "representation"]
+"""Where gradients are taken: by the shared parameters, or by what the heads read."""
+
 
 class Probe(Protocol):
     """The losses of a batch and their gradients over a scope; tasks stand in the job's order.
@@ -133,9 +142,30 @@ class Job(Protocol):
         """
         ...
 
-    def minimise(
-        self, batch: Batch, objective: Callable[[Tensor], Tensor], weights: Tensor, rate: float = 1.0
+    def combine(
+        self,
+        batch: Batch,
+        weights: Weights,
+        rule: Rule,
+        row_weights: Mapping[str, Tensor] | None = None,
+        at: Place = "parameters",
+        objective: Objective | None = None,
     ) -> Tensor:
+        """As `descend`, with the shared parameters moving along Σ c_t w_t ∇L_t; heads along Σ w_t ∇L_t as ever.
+
+        Args:
+            batch: The rows of the step.
+            weights: w, ``[T]``.
+            rule: From the inner products ⟨w_t ∇L_t, w_s ∇L_s⟩, ``[T, T]``, to c, ``[T]``. A task without labels in the
+                step has a row of zeros.
+            row_weights: As in `descend`.
+            at: By what the gradients are taken that the rule sees: the shared ``parameters``, or the
+                ``representation`` that the heads read.
+            objective: With one, w are its slopes at the losses, and its gradient reaches the method's own parameters.
+        """
+        ...
+
+    def minimise(self, batch: Batch, objective: Objective, weights: Tensor, rate: float = 1.0) -> Tensor:
         """As `descend`, for an objective of the losses ``[T]``; ``weights`` are what is written to the log.
 
         ``rate`` multiplies the learning rate of this step. A method may take several optimiser steps in one step of
@@ -195,8 +225,8 @@ class Method(ABC):
     """What it does, in a line."""
     paper: ClassVar[str] = ""
     """Where it comes from."""
-    range: ClassVar[Literal["simplex", "nonnegative"]] = "simplex"
-    """What its weights promise: to be a distribution, or only not to be negative."""
+    range: ClassVar[Literal["simplex", "nonnegative", "real"]] = "simplex"
+    """What its weights promise: to be a distribution, only not to be negative, or nothing."""
     scale_free: ClassVar[bool] = True
     """Whether multiplying every loss by one constant leaves the weights as they are."""
     paradigm: ClassVar[str | None] = None
@@ -207,8 +237,12 @@ class Method(ABC):
     """Whether it also takes the steps of the target's fine-tuning after pre-training, where nothing is weighed."""
     cost: ClassVar[str] = "1 step"
     """What a step costs, in words and in plain training steps: ``"1 step, and a probe of 32 rows per epoch"``."""
+    composes: ClassVar[bool] = True
+    """Whether it weighs losses by `descend` or `minimise` alone, so that their gradients can be combined."""
     Options: ClassVar[type[Options]] = Options
     """Its options, as a pydantic model with defaults."""
+    combination: Method | None = None
+    """What takes the place of the weighted sum of gradients, where two methods are composed."""
 
     def __init__(self, **options: Any) -> None:
         self.options = _parsed(type(self), options)
@@ -248,9 +282,19 @@ class Method(ABC):
         """One training step: by default, descend along the weighted losses."""
         self.descend(job, job.batch(), self.weights)
 
-    def descend(self, job: Job, batch: Batch, weights: Weights) -> Tensor:
-        """The step along the weighted losses; where weights are combined with a gradient combination, along that."""
-        return job.descend(batch, weights)
+    def descend(
+        self, job: Job, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        """The step along the weighted losses (`Job.descend`); where a combination of gradients is set, along that."""
+        if self.combination is not None:
+            return self.combination.descend(job, batch, weights, row_weights)
+        return job.descend(batch, weights, row_weights)
+
+    def minimise(self, job: Job, batch: Batch, objective: Objective, weights: Tensor) -> Tensor:
+        """The step on an objective of the losses (`Job.minimise`), likewise."""
+        if self.combination is not None:
+            return self.combination.minimise(job, batch, objective, weights)
+        return job.minimise(batch, objective, weights)
 
     def after_epoch(self, job: Job) -> None:
         """After each epoch: by default nothing."""

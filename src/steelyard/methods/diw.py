@@ -35,6 +35,7 @@ class DIW(Method):
 
     name = "diw"
     summary = "weighs tasks by the target's dev error after each alone; tries again until it improves"
+    composes = False
     paper = "Sivasankaran, Vincent and Illina 2017, Discriminative Importance Weighting"
     needs_target = True
 

@@ -18,6 +18,7 @@ from steelyard.tasks import Batch, Role, Suite, collate
 from steelyard.training import batching
 from steelyard.training.alone import Alone
 from steelyard.training.batching import Batcher
+from steelyard.training.combining import Combining
 from steelyard.training.optimisers import Optimisation
 from steelyard.training.probing import Probe, task_of_rows
 from steelyard.training.settings import Phase, Training
@@ -27,7 +28,7 @@ class NonFiniteLossError(SteelyardError):
     """A task's loss is not a finite number any more."""
 
 
-class TrainingJob(Alone):
+class TrainingJob(Alone, Combining):
     """One phase of training, as methods see it (`steelyard.methods.Job`)."""
 
     def __init__(
@@ -166,8 +167,9 @@ class TrainingJob(Alone):
     def apply(self, given: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> None:
         """One optimiser step along given gradients (parameter name to gradient)."""
         parameters = dict(self.model.named_parameters())
+        scale = self.optimisation.loss_scale
         for name, gradient in given.items():
-            parameters[name].grad = gradient.to(parameters[name])
+            parameters[name].grad = (gradient if scale == 1.0 else gradient * scale).to(parameters[name])
         self._finish(losses.detach(), weights)
 
     def loss_on(self, role: Role, task: str) -> Tensor:

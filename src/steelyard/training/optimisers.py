@@ -37,6 +37,18 @@ class Optimisation:
         """The learning rate of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
+    @property
+    def scaled(self) -> bool:
+        """Whether there is a loss scale, under which a step whose gradients overflow is left out."""
+        return self._accelerator.scaler is not None
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied with before a backward, and gradients divided by in the step."""
+        if self._accelerator.scaler is None:
+            return 1.0
+        return float(self._accelerator.scaler.scale(torch.ones((), device=self._parameters[0].device)))
+
     def backward(self, loss: Tensor) -> None:
         """Adds a loss's gradients, under the loss scale where there is one."""
         if self._accelerator.scaler is None:

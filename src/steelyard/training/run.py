@@ -82,7 +82,7 @@ class Run:
 def fit(
     suite: Suite,
     encoder: nn.Module | SharedModel | str,
-    method: str | Method = "uniform",
+    method: str | Method | Mapping[str, Any] = "uniform",
     *,
     training: Training | Mapping[str, Any] | None = None,
     encoder_options: Mapping[str, Any] | None = None,
@@ -97,7 +97,8 @@ def fit(
     Args:
         suite: The tasks, one of them the target.
         encoder: The shared network: a module (trained in place), or the name of a built-in or Hugging Face one.
-        method: How tasks are weighted: a name (see ``steelyard.methods.names()``) or a method with its options.
+        method: How tasks are weighted: a name (see ``steelyard.methods.names()``), a method with its options, or
+            weights of losses and a combination of gradients: ``{"weights": "tawt", "gradients": "pcgrad"}``.
         training: Settings of the loop; single ones can be given as keywords: ``fit(…, epochs=5)``.
         encoder_options: Options of a named encoder.
         out: The run folder. With one, an interrupted run goes on where it stopped, and a finished one is read back.
@@ -109,7 +110,7 @@ def fit(
     Returns:
         The run, with the best model by the target's dev metric.
     """
-    method = methods.get(method)() if isinstance(method, str) else method
+    method = methods.build(method)
     training = resolve(training, method, settings)
     if method.needs_target and suite.target is None:
         raise SteelyardError(f"method {method.name!r} needs a target; name one: Suite(tasks, target=…)")
@@ -308,7 +309,7 @@ def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
     tasks = [Task(data={}, **task) for task in about["tasks"]]
     suite = Suite(tasks, about["target"], vocabulary=about["spec"]["vocabulary"], padding=about["spec"]["padding"])
     model = SharedModel(encoder, suite)
-    if about["method"]["name"] in methods.names():
+    if set(about["method"]["name"].split("+")) <= set(methods.names()):
         methods.get(about["method"]["name"])(**about["method"]["options"]).adapt(model)
     return _read_back(model, suite, run)
 

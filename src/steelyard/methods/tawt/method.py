@@ -85,7 +85,7 @@ class TAWT(Method):
     def step(self, job: Job) -> None:
         """Descends; then probes and updates if it is time."""
         units = self.state.get("units")
-        job.descend(job.batch(), self.weights, self._row_weights(units))
+        self.descend(job, job.batch(), self.weights, self._row_weights(units))
         if not self._learns(job):
             return
         if _due(self.options.probe_every, job.step):
