@@ -9,7 +9,7 @@ from torch import Tensor
 
 from steelyard.tasks.kinds import Kind
 from steelyard.tasks.rows import Rows
-from steelyard.tasks.task import Role, Suite, Task
+from steelyard.tasks.task import Role, Suite
 
 
 def carve(
@@ -44,17 +44,13 @@ def carve(
         data = dict(task.rows)
         data[role] = _with_inputs(rows.select(moved), first_moved)
         data[out_of] = _with_inputs(rows.select(kept), first_kept)
-        made.append(_with_rows(task, data))
-    return Suite(made, suite.target, suite.allow, suite.spec.padding, suite.spec.vocabulary or None)
+        made.append(task.with_rows(data))
+    return suite.with_tasks(made)
 
 
 def _with_inputs(rows: Rows, like: Rows) -> Rows:
     """The same rows with another's inputs object, which is how rows are known to be shared."""
     return Rows(like.inputs, rows.labels, rows.origin, rows.lines)
-
-
-def _with_rows(task: Task, data: dict[Role, Rows]) -> Task:
-    return Task(task.name, task.kind, data, task.classes, task.outputs, task.head, task.loss, task.metric, task.allow)
 
 
 def _split(rows: Rows, kind: Kind, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -86,6 +86,12 @@ class Task:
         """How many rows the task has in a role."""
         return len(self.rows[role]) if role in self.rows else 0
 
+    def with_rows(self, data: Mapping[Role, Rows]) -> Task:
+        """The same task on other rows."""
+        return Task(
+            self.name, self.kind, data, self.classes, self.outputs, self.head, self.loss, self.metric, self.allow
+        )
+
     def _check(self, role: Role, rows: Rows) -> None:
         place = f"task {self.name!r}, role {role}"
         if not len(rows):
@@ -194,6 +200,10 @@ class Suite:
     def sizes(self, role: Role = Role.TRAIN) -> dict[str, int]:
         """Rows per task in a role."""
         return {name: task.size(role) for name, task in self.tasks.items()}
+
+    def with_tasks(self, tasks: Iterable[Task]) -> Suite:
+        """The same target, padding and vocabulary for other tasks, or for the same ones on other rows."""
+        return Suite(tasks, self.target, self.allow, self.spec.padding, self.spec.vocabulary or None)
 
     def _spec(self, padding: int, vocabulary: int | None) -> Spec:
         inputs = [rows.inputs for task in self.tasks.values() for rows in task.rows.values()]
