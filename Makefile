@@ -8,7 +8,7 @@ HOUSE  := ../shared/tools/house
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check house pytest bench docs clean
+.PHONY: demo test check house pytest bench suites docs clean
 
 demo: $(VENV)/.user
 	$(BIN)/steelyard demo
@@ -28,6 +28,9 @@ pytest: $(VENV)/.developer
 
 bench: $(VENV)/.developer
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+suites: $(VENV)/.developer
+	$(BIN)/steelyard suites check
 
 docs: $(VENV)/.developer
 	$(BIN)/mkdocs build --strict

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from steelyard import methods
+from steelyard import encoders, methods
 from steelyard.data import FeatureOptions, SourceData, TargetData
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods import Method
@@ -20,7 +20,7 @@ class ModelTable(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    encoder: str | None = Field(None, description="a built-in encoder, or a Hugging Face name or folder")
+    encoder: str | None = Field(None, description="a built-in encoder, a Hugging Face name or folder, or suite:minilm")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,9 +75,22 @@ def load(path: Path, changes: dict[str, Any] | None = None) -> Config:
     for key, value in (changes or {}).items():
         _set(tables, key.split("."), value)
     try:
-        return Config.model_validate(tables)
+        config = Config.model_validate(tables)
     except ValidationError as error:
         raise SteelyardError(f"{path}: {_explained(error)}") from None
+    return _with_own_tokenizer(config, path.parent)
+
+
+def _with_own_tokenizer(config: Config, base: Path) -> Config:
+    """An encoder that is not built in reads the sub-words of its own tokenizer; its folder starts at the file."""
+    name = config.model.encoder
+    if name is None or not encoders.pretrained(name, base):
+        return config
+    if (base / Path(name).expanduser()).is_dir():
+        name = str((base / Path(name).expanduser()).resolve())
+    model = config.model.model_copy(update={"encoder": name})
+    features = config.features.model_copy(update={"tokenizer": config.features.tokenizer or name})
+    return config.model_copy(update={"model": model, "features": features})
 
 
 def resolved(config: Config, base: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from steelyard import data
+from steelyard import data, encoders
 from steelyard.data import cache
 from steelyard.data.build import on_pieces
 from steelyard.data.features import base as features_base
@@ -160,9 +160,14 @@ def test_vectors(write: Write, tmp_path: Path) -> None:
     write("vectors.txt", "one 1 0 0\nrare 0 1 0\nunused 0 0 1\n")
     prepared = build(tmp_path, vectors="vectors.txt")
     assert prepared.recipe.vocabulary[2:] == ("one", "two", "rare")
-    table = data.load_vectors("vectors.txt", prepared.recipe.vocabulary, tmp_path)
+    file = data.vectors_file("vectors.txt", tmp_path)
+    table = encoders.glove(file, prepared.recipe.vocabulary)
     assert table.shape == (5, 3)
-    assert table[[0, 2, 4]].tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert table[[2, 4]].tolist() == [[1, 0, 0], [0, 1, 0]]
+    with pytest.raises(SteelyardError, match=r"absent.txt.*cannot be read"):
+        build(tmp_path, vectors="absent.txt")
+    with pytest.raises(SteelyardError, match="nothing pretrained is called so, only minilm, glove"):
+        build(tmp_path, vectors="suite:gloves")
 
 
 def test_large_features_are_cached_and_mapped(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,37 @@ def methods(name: str | None, as_json: bool) -> None:
     information.methods(name, as_json)
 
 
+@app.group(invoke_without_command=True)
+@_json
+@click.pass_context
+def suites(context: click.Context, as_json: bool) -> None:
+    """Packaged real data: what there is; `fetch` gets it ahead of time, `check` reads and counts it."""
+    if context.invoked_subcommand is None:
+        from steelyard.cli import packaged
+
+        packaged.listing(as_json)
+
+
+@suites.command("fetch")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_json
+def suites_fetch(names: tuple[str, ...], as_json: bool) -> None:
+    """Fetch suites, or single tasks (NAME/TASK), verify and prepare them; a stopped fetch goes on where it was."""
+    from steelyard.cli import packaged
+
+    packaged.fetch(names, as_json)
+
+
+@suites.command("check")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_json
+def suites_check(names: tuple[str, ...], as_json: bool) -> None:
+    """Fetch suites (all, if none is named), read every task, and compare the counts with those recorded."""
+    from steelyard.cli import packaged
+
+    packaged.check(names, as_json)
+
+
 @app.command()
 @_json
 def doctor(as_json: bool) -> None:

@@ -73,7 +73,7 @@ def pretrained(config: Config, prepared: Prepared, base: Path) -> dict[str, Any]
     words = prepared.recipe.vocabulary
     if config.features.vectors is None or words is None:
         return {}
-    found = encoders.read_vectors(base / config.features.vectors, words)
+    found = encoders.read_vectors(data.vectors_file(config.features.vectors, base), words)
     Console(stderr=True).print(f"vectors: {found.coverage:.0%} of {len(words)} words have one", highlight=False)
     return {"vectors": found.values}
 

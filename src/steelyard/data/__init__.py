@@ -11,7 +11,7 @@ from steelyard.data.recipe import Recipe
 from steelyard.data.schema import DataTable, DataWarning, FeatureOptions, SourceData, TargetData
 from steelyard.data.summary import Summary
 from steelyard.data.table import Table
-from steelyard.data.vectors import load_vectors
+from steelyard.data.vectors import vectors_file
 
 __all__ = [
     "DataTable",
@@ -29,7 +29,7 @@ __all__ = [
     "from_arrays",
     "from_texts",
     "generators",
-    "load_vectors",
     "read",
     "suites",
+    "vectors_file",
 ]

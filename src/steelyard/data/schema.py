@@ -98,12 +98,14 @@ class FeatureOptions(BaseModel):
 
     Attributes:
         tokenizer: A Hugging Face tokenizer (a name, a folder or ``suite:minilm``): text becomes sub-words.
-            Without one it becomes lower-cased words with a vocabulary from train.
+            Without one it becomes lower-cased words with a vocabulary from train; an encoder that is not built
+            in brings its own.
         lower: Whether words are lower-cased.
         min_count: Words that occur less often in train are unknown.
         max_words: The size of the vocabulary at most.
         max_length: Longer texts are cut; token tagging by words is never cut.
-        vectors: A GloVe text file: every word that it knows enters the vocabulary whatever its count.
+        vectors: A GloVe text file, or ``suite:glove``: every word of train that it knows enters the vocabulary,
+            whatever its count.
         image_size: Images are resized to this square; by default the size of the first.
         channels: 1 reads images as grey, 3 as colour.
     """

@@ -49,6 +49,18 @@ def names() -> list[str]:
     return list(BUILT_IN)
 
 
+def pretrained(name: str, base: Path | str = ".") -> bool:
+    """Whether a name means a Hugging Face model: it is not built in, nor a built-in one's name misspelt.
+
+    Args:
+        name: As the user wrote it.
+        base: The folder that a relative path starts from.
+    """
+    if name in BUILT_IN:
+        return False
+    return "/" in name or ":" in name or (Path(base) / name).exists() or not did_you_mean(name, names())
+
+
 def options(name: str) -> dict[str, object]:
     """The options of an encoder, with their default values."""
     make = BUILT_IN[name].make if name in BUILT_IN else Transformer
@@ -67,8 +79,8 @@ def build(name: str, spec: Spec, **options: Any) -> nn.Module:
         SteelyardError: If the encoder does not read such rows, or an option is unknown or ill-typed.
     """
     entry = BUILT_IN.get(name)
-    hint = did_you_mean(name, names())
-    if entry is None and hint and "/" not in name and not Path(name).exists():
+    if entry is None and not pretrained(name):
+        hint = did_you_mean(name, names())
         raise SteelyardError(f"encoder {name!r} is not built in; {hint} There are: {', '.join(names())}")
     make = entry.make if entry else Transformer
     options = {key: _checked(name, make, key, value) for key, value in options.items()}

@@ -85,6 +85,11 @@ def read_vectors(path: str | PathLike[str], vocabulary: Sequence[str], seed: int
     return vectors
 
 
+def words_in(path: Path) -> Iterator[str]:
+    """The words of a file of vectors."""
+    return (word for _, word, _, _ in _entries(path))
+
+
 def _entries(path: Path) -> Iterator[tuple[str, str, int, str]]:
     """Each line's place, word, number of values, and text; only wanted words are parsed further."""
     size = 0

@@ -17,6 +17,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from steelyard import encoders, heads, methods
+from steelyard.data import suites
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods import Method
 from steelyard.model import SharedModel
@@ -180,7 +181,13 @@ def one_line(error: ValidationError, model: Any) -> str:
 def _model(encoder: nn.Module | SharedModel | str, suite: Suite, options: Mapping[str, Any]) -> SharedModel:
     if isinstance(encoder, SharedModel):
         return encoder
-    return SharedModel(encoders.build(encoder, suite.spec, **options) if isinstance(encoder, str) else encoder, suite)
+    return SharedModel(_built(encoder, suite.spec, options) if isinstance(encoder, str) else encoder, suite)
+
+
+def _built(name: str, spec: Spec, options: Mapping[str, Any]) -> nn.Module:
+    """An encoder by name; ``suite:minilm`` is fetched and checked first."""
+    place = str(suites.pretrained(name)) if name.startswith(suites.PREFIX) else name
+    return encoders.build(place, spec, **options)
 
 
 def _named(encoder: object, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -305,7 +312,7 @@ def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
         if about["encoder"] is None:
             raise SteelyardError(f"{folder}: its encoder has no name; give it: load(folder, encoder=…)")
         spec = Spec(tuple(about["spec"]["shape"]), about["spec"]["vocabulary"], about["spec"]["padding"])
-        encoder = encoders.build(about["encoder"]["name"], spec, **about["encoder"]["options"])
+        encoder = _built(about["encoder"]["name"], spec, about["encoder"]["options"])
     tasks = [Task(data={}, **task) for task in about["tasks"]]
     suite = Suite(tasks, about["target"], vocabulary=about["spec"]["vocabulary"], padding=about["spec"]["padding"])
     model = SharedModel(encoder, suite)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from steelyard.data.suites.catalogue import Description, check, clear, describe, fetch, glove, minilm, names
+from steelyard.data.suites.catalogue import (
+    Description,
+    check,
+    clear,
+    describe,
+    everything,
+    fetch,
+    glove,
+    minilm,
+    missing,
+    names,
+    pretrained,
+)
 from steelyard.data.suites.digits import demo
 from steelyard.data.suites.packages import UnreachableError, WrongHashError
 from steelyard.data.suites.registry import PREFIX, get, parse, tables
@@ -16,11 +28,14 @@ __all__ = [
     "clear",
     "demo",
     "describe",
+    "everything",
     "fetch",
     "get",
     "glove",
     "minilm",
+    "missing",
     "names",
     "parse",
+    "pretrained",
     "tables",
 ]

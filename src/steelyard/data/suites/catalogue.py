@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,37 @@ from steelyard.data.suites.base import PackagedSuite
 from steelyard.data.suites.debian import DebianFiles
 from steelyard.data.suites.packages import Package
 from steelyard.data.suites.registry import get, registered, tables
+from steelyard.data.table import listed, near
 from steelyard.errors import SteelyardError
 
-ENCODERS = {"minilm": pins.MINILM}
-"""Pretrained encoders, named ``suite:NAME`` like data."""
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Something pretrained that a package carries, named ``suite:NAME`` like data."""
+
+    summary: str
+    owner: str
+    licence: str
+    package: Package
+
+
+SPLITS = ("train", "dev", "test")
+"""What every suite has."""
+
+PRETRAINED = {
+    "minilm": Pretrained(
+        "the sentence encoder all-MiniLM-L6-v2 (BERT, 6 layers of 384): encoder = 'suite:minilm'",
+        "N. Reimers, I. Gurevych and the sentence-transformers community",
+        "MIT (package); Apache-2.0 (model)",
+        pins.MINILM,
+    ),
+    "glove": Pretrained(
+        "GloVe word vectors (6B, 400 000 words, 50 numbers each): vectors = 'suite:glove'",
+        "J. Pennington, R. Socher, C. Manning",
+        "Apache-2.0 and PDDL-1.0 (package)",
+        pins.GLOVE,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -51,62 +78,93 @@ def names() -> list[str]:
     return list(registered())
 
 
+def everything() -> list[str]:
+    """All suites, and what is pretrained."""
+    return [*registered(), *PRETRAINED]
+
+
 def describe(name: str) -> Description:
-    """One suite."""
-    if name in ENCODERS:
-        return _describe_encoder(name)
+    """One suite, or something pretrained."""
+    if name in PRETRAINED:
+        one = PRETRAINED[name]
+        return _described(name, one.summary, (), one.owner, one.licence, [one.package])
     suite = get(name)
-    packages = _packages(suite)
+    return _described(name, suite.summary, tuple(suite.tasks), suite.owner, suite.licence, _packages(suite))
+
+
+def _described(
+    name: str,
+    summary: str,
+    tasks: tuple[str, ...],
+    owner: str,
+    licence: str,
+    packages: Sequence[Package | DebianFiles],
+) -> Description:
     return Description(
         name,
-        suite.summary,
-        tuple(suite.tasks),
-        suite.owner,
-        suite.licence,
+        summary,
+        tasks,
+        owner,
+        licence,
         tuple(f"{p.registry} {p.name} {p.version}".strip() for p in packages),
         sum(p.megabytes for p in packages),
         all(p.cached for p in packages),
     )
 
 
-def _describe_encoder(name: str) -> Description:
-    package = ENCODERS[name]
-    return Description(
-        name,
-        "the sentence encoder all-MiniLM-L6-v2 (BERT, 6 layers of 384), for encoder = 'suite:minilm'",
-        (),
-        "N. Reimers, I. Gurevych and the sentence-transformers community",
-        "MIT (package); Apache-2.0 (model)",
-        (f"{package.registry} {package.name} {package.version}",),
-        package.megabytes,
-        package.cached,
-    )
-
-
-def _packages(suite: PackagedSuite) -> list[Package | DebianFiles]:
-    unique: dict[str, Package | DebianFiles] = {p.name: p for owned in suite.packages.values() for p in owned}
+def _packages(suite: PackagedSuite, parts: Iterable[str] | None = None) -> list[Package | DebianFiles]:
+    owned = suite.packages.values() if parts is None else [suite.packages.get(part, ()) for part in parts]
+    unique: dict[str, Package | DebianFiles] = {p.name: p for some in owned for p in some}
     return list(unique.values())
+
+
+def missing(name: str) -> list[Package | DebianFiles]:
+    """The packages that `fetch` would fetch."""
+    name = name.removeprefix("suite:")
+    if name in PRETRAINED:
+        wanted: list[Package | DebianFiles] = [PRETRAINED[name].package]
+    else:
+        suite, tasks = _named(name)
+        wanted = _packages(suite, _parts(suite, tasks))
+    return [package for package in wanted if not package.cached]
 
 
 def fetch(name: str) -> Path | None:
     """Gets a suite ahead of time: fetches its packages, checks them, and prepares its tables.
 
     Args:
-        name: ``NAME``, ``NAME/TASK``, or a pretrained encoder.
+        name: ``NAME``, ``NAME/TASK``, or something pretrained.
 
     Returns:
-        The folder of an encoder; nothing for data.
+        The folder or file of what is pretrained; nothing for data.
     """
     name = name.removeprefix("suite:")
-    if name in ENCODERS:
-        return minilm()
-    suite = get(name if name in registered() else name.split("/")[0])
-    task = name[len(suite.name) + 1 :]
-    if task and task not in suite.tasks:
-        raise SteelyardError(f"the suite {suite.name!r} has no task {task!r}, only {', '.join(suite.tasks)}")
-    for part in _parts(suite, [task] if task else suite.tasks):
+    if name in PRETRAINED:
+        return pretrained(name)
+    suite, tasks = _named(name)
+    for part in _parts(suite, tasks):
         tables(suite.name, part)
     return None
+
+
+def pretrained(name: str) -> Path:
+    """The folder or file of something pretrained, by its name with or without ``suite:``."""
+    short = name.removeprefix("suite:")
+    if short not in PRETRAINED:
+        raise SteelyardError(f"{name}: nothing pretrained is called so, only {', '.join(PRETRAINED)}")
+    return minilm() if short == "minilm" else glove()
+
+
+def _named(name: str) -> tuple[PackagedSuite, list[str]]:
+    """The suite and the tasks that ``NAME`` or ``NAME/TASK`` means."""
+    suite = get(name if name in registered() else name.split("/", maxsplit=1)[0])
+    task = name[len(suite.name) + 1 :]
+    if task and task not in suite.tasks:
+        raise SteelyardError(
+            f"the suite {suite.name!r} has no task {task!r}, only {listed(list(suite.tasks))}"
+            f"{near(task, list(suite.tasks))}"
+        )
+    return suite, [task] if task else list(suite.tasks)
 
 
 def _parts(suite: PackagedSuite, tasks: Iterable[str]) -> list[str]:
@@ -114,7 +172,7 @@ def _parts(suite: PackagedSuite, tasks: Iterable[str]) -> list[str]:
 
 
 def check(name: str) -> dict[str, Any]:
-    """Reads every task of a suite, and counts.
+    """Reads every task of a suite, and counts; of what is pretrained, its files.
 
     Returns:
         Rows by set of tables and split, and the content hash of each.
@@ -122,6 +180,10 @@ def check(name: str) -> dict[str, Any]:
     Raises:
         SteelyardError: If a label cannot be read, or a count is not the one that was recorded.
     """
+    if name in PRETRAINED:
+        place = pretrained(name)
+        files = [place] if place.is_file() else sorted(file for file in place.iterdir() if file.is_file())
+        return {"files": {f.name: {"rows": f.stat().st_size, "sha256": cache.file_digest(f)} for f in files}}
     suite = get(name)
     found: dict[str, Any] = {}
     for task, spec in suite.tasks.items():
@@ -137,7 +199,7 @@ def check(name: str) -> dict[str, Any]:
         )
         for view in splits.values():
             labels.encode(view, spec.columns.token)
-        found[spec.tables] = {split: {"rows": len(v), "sha256": v.digest} for split, v in splits.items()}
+        found[spec.tables] = {s: {"rows": len(splits[s]), "sha256": splits[s].digest} for s in SPLITS}
     for part, expected in suite.counts.items():
         for split, rows in expected.items():
             if found[part][split]["rows"] != rows:

@@ -163,6 +163,18 @@ def _task(table: str) -> SuiteTask:
 LOW = ("trec", "uncertainty", "editorials", "disaster", "wic", "boolq", "imdb")
 PAIRS = ("snli", "wic", "boolq", "trec", "movies", "uncertainty")
 
+COUNTS = {
+    "trec": {"train": 4_907, "dev": 545, "test": 500},
+    "uncertainty": {"train": 1_922, "dev": 296, "test": 739},
+    "editorials": {"train": 1_933, "dev": 297, "test": 740},
+    "disaster": {"train": 4_877, "dev": 750, "test": 1_876},
+    "wic": {"train": 4_885, "dev": 543, "test": 638},
+    "boolq": {"train": 8_484, "dev": 943, "test": 3_270},
+    "imdb": {"train": 22_312, "dev": 2_479, "test": 24_791},
+    "snli": {"train": 94_893, "dev": 4_997, "test": 9_824},
+    "movies": {"train": 6_546, "dev": 1_008, "test": 2_518},
+}
+
 SUITES = (
     PackagedSuite(
         name="lowtext",
@@ -175,6 +187,7 @@ SUITES = (
         },
         load=_load,
         packages={name: (SOURCES[name][0],) for name in LOW},
+        counts={name: COUNTS[name] for name in LOW},
     ),
     PackagedSuite(
         name="pairs",
@@ -184,5 +197,6 @@ SUITES = (
         tasks={name: _task(name) for name in PAIRS},
         load=_load,
         packages={name: (SOURCES[name][0],) for name in PAIRS},
+        counts={name: COUNTS[name] for name in PAIRS},
     ),
 )

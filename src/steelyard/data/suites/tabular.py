@@ -57,12 +57,11 @@ def _dump(name: str, split: str) -> tuple[NDArray[np.float64], NDArray[np.int64]
 
 def _multilabel(name: str) -> Mapping[str, Part]:
     """Features in standard deviations of train; official train and test, dev from train."""
-    inputs, labels = _dump(name, "train")
-    mean, deviation = inputs.mean(0), inputs.std(0)
+    dumps = {split: _dump(name, split) for split in ("train", "test")}
+    mean, deviation = dumps["train"][0].mean(0), dumps["train"][0].std(0)
     deviation[deviation == 0] = 1
     parts = {}
-    for split in ("train", "test"):
-        inputs, labels = _dump(name, split)
+    for split, (inputs, labels) in dumps.items():
         scaled = torch.from_numpy(((inputs - mean) / deviation).astype(np.float32))
         columns: dict[str, Any] = {_label(k): labels[:, k].tolist() for k in range(labels.shape[1])}
         parts[split] = Part({**columns, "count": labels.sum(1).tolist()}, {"x": scaled})
@@ -164,6 +163,13 @@ SUITES = (
         tasks=_multilabel_tasks(),
         load=_load_multilabel,
         packages=dict.fromkeys(SETS, (pins.MULTILABEL,)),
+        counts={
+            "yeast": {"train": 1_350, "dev": 150, "test": 917},
+            "scene": {"train": 1_090, "dev": 121, "test": 1_196},
+            "emotions": {"train": 352, "dev": 39, "test": 202},
+            "mediamill": {"train": 27_894, "dev": 3_099, "test": 12_914},
+            "tmc2007": {"train": 19_367, "dev": 2_152, "test": 7_077},
+        },
     ),
     PackagedSuite(
         name="census",
@@ -176,6 +182,7 @@ SUITES = (
         },
         load=_load_census,
         packages={"people": (pins.CENSUS,)},
+        counts={"people": {"train": 179_571, "dev": 19_952, "test": 99_762}},
         main="income",
     ),
     PackagedSuite(
@@ -190,6 +197,6 @@ SUITES = (
         load=_load_jura,
         packages={"soil": (pins.JURA,)},
         main="Cd",
-        counts={"soil": {"test": 100}},
+        counts={"soil": {"train": 220, "dev": 39, "test": 100}},
     ),
 )

@@ -177,6 +177,12 @@ SUITES = (
         },
         load=_load_sentiment,
         packages=dict.fromkeys(DOMAINS, (pins.SENTIMENT,)),
+        counts={
+            "amazon": {"train": 1_936, "dev": 307, "test": 742},
+            "movies": {"train": 6_546, "dev": 1_008, "test": 2_518},
+            "editorials": {"train": 1_933, "dev": 297, "test": 740},
+            "tweets": {"train": 2_230, "dev": 344, "test": 858},
+        },
     ),
     PackagedSuite(
         name="newsgroups",
@@ -186,6 +192,12 @@ SUITES = (
         tasks={t: SuiteTask(("group",), TEXT, Kind.CLASSIFICATION, t) for t in NEWSGROUPS},
         load=_load_newsgroups,
         packages=dict.fromkeys(NEWSGROUPS, (pins.NEWSGROUPS,)),
+        counts={
+            "comp": {"train": 2_047, "dev": 228, "test": 1_520},
+            "rec": {"train": 2_075, "dev": 230, "test": 1_534},
+            "sci": {"train": 2_081, "dev": 231, "test": 1_523},
+            "talk": {"train": 1_705, "dev": 190, "test": 1_272},
+        },
     ),
     PackagedSuite(
         name="reuters",
@@ -198,6 +210,7 @@ SUITES = (
         },
         load=_load_reuters,
         packages={"articles": (pins.REUTERS,)},
+        counts={"articles": {"train": 6_475, "dev": 720, "test": 3_182}},
         main="topics",
     ),
     PackagedSuite(
@@ -212,6 +225,7 @@ SUITES = (
         },
         load=_load_disaster,
         packages={"messages": (pins.DISASTER,)},
+        counts={"messages": {"train": 21_045, "dev": 2_572, "test": 2_629}},
         main="all",
     ),
 )
