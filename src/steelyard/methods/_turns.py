@@ -93,13 +93,13 @@ def drop(state: State, *prefixes: str) -> None:
 def open_round(state: State, job: Job) -> None:
     """Remembers where every task starts: parameters, buffers and randomness."""
     put(state, "start.", job.snapshot())
-    put(state, "random.", _randomness())
+    put(state, "random.", randomness())
 
 
 def begin_turn(state: State, job: Job, task: int) -> None:
     """Puts the round's start back, with what the optimiser remembers of this task's earlier turns, if anything."""
     job.restore(under(state, "start."))
-    _set_randomness(under(state, "random."))
+    set_randomness(under(state, "random."))
     job.restore_moments(under(state, f"moments.{task}."))
 
 
@@ -130,12 +130,14 @@ def with_dev_meta(suite: Suite, method: str, of_dev: float, of_train: float, see
     return suite
 
 
-def _randomness() -> State:
+def randomness() -> State:
+    """The states of torch's random generators."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"cpu": torch.get_rng_state()} | {f"cuda{device}": state for device, state in enumerate(cuda)}
 
 
-def _set_randomness(states: Mapping[str, Tensor]) -> None:
+def set_randomness(states: Mapping[str, Tensor]) -> None:
+    """Puts `randomness` back."""
     torch.set_rng_state(states["cpu"].cpu())
     for name, state in states.items():
         if name != "cpu":

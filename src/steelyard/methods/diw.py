@@ -38,6 +38,7 @@ class DIW(Method):
     composes = False
     paper = "Sivasankaran, Vincent and Illina 2017, Discriminative Importance Weighting"
     needs_target = True
+    cost = "1 step; most are spent on looking at tasks and trying weights"
 
     class Options(base.Options):
         """Options of `DIW`."""

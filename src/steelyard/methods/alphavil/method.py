@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from steelyard import functional
 from steelyard.errors import SteelyardError
 from steelyard.methods import base
 from steelyard.methods._turns import Round, Turn, begin_turn, drop, end_turn, open_round, put, under, with_dev_meta
+from steelyard.methods.alphavil.mixing import keep, mean_buffers, place, slopes, tune
 from steelyard.methods.base import Job, Method
 from steelyard.tasks import Role, Suite
-
-Dev = Callable[[Tensor], tuple[float, Tensor]]
-"""α ``[T]`` to the dev loss at θ + Σ α_t δ_t and its slopes ∂L/∂α ``[T]``."""
 
 PUBLISHED: dict[str, Any] = {
     "solver": "sgd", "steps": 10, "accept": False, "acts_on": "loss", "dev_role": "dev_select", "ratio": 1.0,
 }  # fmt: skip
 """What the paper does; any of it can be set otherwise."""
-
-_STORED = {"full": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_BEND = 0.05
-"""How far α is moved to see how the slopes change."""
 
 
 class AlphaVIL(Method):
@@ -46,6 +39,7 @@ class AlphaVIL(Method):
     composes = False
     paper = "Kourdis, Gordon-Hall and Gorinski 2020, αVIL: Learning to Leverage Auxiliary Tasks"
     needs_target = True
+    cost = "1 step, cut into one per task; T + 2 gradients of the target's held-out rows per round"
 
     class Options(base.Options):
         """Options of `AlphaVIL`."""
@@ -53,7 +47,7 @@ class AlphaVIL(Method):
         ratio: float = Field(default=0.25, gt=0, le=1, description="ρ: epochs per round")
         solver: Literal["newton", "sgd"] = Field(default="newton", description="how α is found")
         steps: int = Field(default=1, ge=0, description="s: steps of the solver per round; 0 leaves α and w at 1")
-        radius: float = Field(default=0.5, gt=0, description="newton: the longest step of α")
+        radius: float = Field(default=0.1, gt=0, description="newton: the longest step of α")
         damping: float = Field(default=0.01, ge=0, description="newton: added curvature, relative to the largest")
         alpha_rate: float = Field(default=0.005, gt=0, description="sgd: the learning rate of α")
         alpha_momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd: its momentum")
@@ -117,42 +111,27 @@ class AlphaVIL(Method):
         """One optimiser step of one task, from the round's start if it is the turn's first."""
         if turn.first:
             begin_turn(self.state, job, turn.task)
-        share, acts_on = float(self.weights[turn.task]), self.options.acts_on
-        batch = job.alone(job.tasks[turn.task], turn.number)
+        acts_on = self.options.acts_on
+        share = 1.0 if acts_on == "delta" else float(self.weights[turn.task])
         job.minimise(
-            batch,
+            job.alone(job.tasks[turn.task], turn.number),
             lambda losses: losses[turn.task] * (share if acts_on == "loss" else 1.0),
             self.weights,
             rate=share if acts_on == "rate" else 1.0,
         )
         if turn.last:
             end_turn(self.state, job, turn.task, self.options.moments == "kept")
-            self._keep(job, turn.task, share if acts_on == "delta" else 1.0)
-
-    def _keep(self, job: Job, task: int, share: float) -> None:
-        """δ_t = share·(θ_t - θ), of the parameters that moved, and the buffers' sum over the tasks."""
-        begin, dtype = under(self.state, "start."), _STORED[self.options.delta_precision]
-        own = set(job.model.scope("heads")) if self.options.heads == "whole" else set()
-        for name, parameter in job.model.named_parameters():
-            delta = parameter.detach() - begin[name]
-            if name in own and delta.any():
-                self.state[f"whole.{name}"] = parameter.detach().clone()
-            elif delta.any():
-                delta = delta * share
-                device = "cpu" if self.options.delta_device == "cpu" else delta.device
-                self.state[f"delta.{task}.{name}"] = delta.to(device=device, dtype=dtype or delta.dtype)
-        for name, buffer in job.model.named_buffers():
-            if name in begin and buffer.dtype != torch.bool:
-                wide = buffer.double() if buffer.is_floating_point() else buffer.clone()
-                before = self.state.get(f"buffer.{name}")
-                self.state[f"buffer.{name}"] = wide if before is None else before + wide
+            o = self.options
+            keep(
+                self.state, job.model, turn.task, float(self.weights[turn.task]) if acts_on == "delta" else 1.0,
+                whole=set(job.model.scope("heads")) if o.heads == "whole" else set(),
+                on_cpu=o.delta_device == "cpu", precision=o.delta_precision,
+            )  # fmt: skip
 
     def _merge(self, job: Job) -> None:
         """Lines 7 to 11: α, then θ and w. Buffers become the tasks' mean."""
-        begin, count = under(self.state, "start."), len(job.tasks)
-        sums = under(self.state, "buffer.")
-        means = {n: (v / count if v.is_floating_point() else v // count).to(begin[n].dtype) for n, v in sums.items()}
-        begin = begin | means | under(self.state, "whole.")
+        count = len(job.tasks)
+        begin = under(self.state, "start.") | mean_buffers(self.state, count) | under(self.state, "whole.")
         job.restore(begin)
         deltas = [under(self.state, f"delta.{task}.") for task in range(count)]
         parameters = dict(job.model.named_parameters())
@@ -184,114 +163,3 @@ class AlphaVIL(Method):
         job.descend(job.batch(), self.weights)
         if self.options.moments == "kept":
             put(self.state, "joint.", job.moments())
-
-
-@torch.no_grad()
-def place(
-    parameters: Mapping[str, Tensor],
-    start: Mapping[str, Tensor],
-    deltas: Sequence[Mapping[str, Tensor]],
-    alpha: Tensor,
-) -> None:
-    """Writes θ + Σ α_t δ_t into the parameters, in place.
-
-    Args:
-        parameters: What is written to, by name.
-        start: θ, by the same names.
-        deltas: δ_t of each task: the parameters that it moved, by name.
-        alpha: ``[T]``.
-    """
-    for name in {name: None for delta in deltas for name in delta}:
-        value = start[name].clone()
-        for factor, delta in zip(alpha.tolist(), deltas, strict=True):
-            if name in delta:
-                value += delta[name].to(value) * factor
-        parameters[name].copy_(value)
-
-
-def slopes(gradient: Mapping[str, Tensor], deltas: Sequence[Mapping[str, Tensor]]) -> Tensor:
-    """∂L/∂α_t = ⟨∇L, δ_t⟩ for each task, ``[T]`` in float64 on the CPU; no double backward.
-
-    Args:
-        gradient: ∇L at θ + Σ α_t δ_t, by parameter name.
-        deltas: δ_t of each task, by parameter name.
-    """
-    found = [
-        sum(
-            (torch.sum(gradient[n] * d.to(gradient[n]), dtype=torch.float64) for n, d in delta.items()), torch.zeros(())
-        )
-        for delta in deltas
-    ]
-    return torch.stack([slope.double().cpu() for slope in found])
-
-
-def tune(
-    dev: Dev,
-    tasks: int,
-    *,
-    solver: Literal["newton", "sgd"] = "newton",
-    steps: int = 1,
-    accept: bool = True,
-    radius: float = 0.5,
-    damping: float = 0.01,
-    rate: float = 0.005,
-    momentum: float = 0.5,
-) -> Tensor:
-    """α that lowers the dev loss (lines 8 and 9), from α = 1.
-
-    ``newton`` takes trust-region steps in the T-dimensional space; the curvature is that of the slopes, by finite
-    differences, so a step costs T + 1 gradients of the dev loss. ``sgd`` is as published.
-
-    Args:
-        dev: The dev loss and its slopes at an α.
-        tasks: T.
-        solver: ``newton`` or ``sgd``.
-        steps: s, how many steps.
-        accept: Whether a step (``newton``) or the whole (``sgd``) is taken back if the dev loss rises by it.
-        radius: The longest step, for ``newton``.
-        damping: Curvature that is added in every direction, relative to the largest on the diagonal.
-        rate: The learning rate, for ``sgd``.
-        momentum: Its momentum.
-
-    Returns:
-        ``Tensor[T]`` in float64; 1 where the dev loss is not a finite number.
-    """
-    alpha = torch.ones(tasks, dtype=torch.float64)
-    if not steps:
-        return alpha
-    loss, slope = dev(alpha)
-    if solver == "newton":
-        for _ in range(steps):
-            found = _newton_step(dev, alpha, loss, slope, radius, damping, accept)
-            if found is None:
-                break
-            alpha, loss, slope = found
-        return alpha
-    first, velocity = loss, torch.zeros_like(alpha)
-    for number in range(steps):
-        if not bool(slope.isfinite().all()):
-            return torch.ones_like(alpha)
-        velocity = slope if number == 0 else momentum * velocity + slope
-        alpha = alpha - rate * velocity
-        if accept or number + 1 < steps:
-            loss, slope = dev(alpha)
-    return torch.ones_like(alpha) if accept and not loss <= first else alpha
-
-
-def _newton_step(
-    dev: Dev, alpha: Tensor, loss: float, slope: Tensor, radius: float, damping: float, accept: bool
-) -> tuple[Tensor, float, Tensor] | None:
-    """The next α with its loss and slopes; None if no step of any length is better."""
-    unit = _BEND * torch.eye(len(alpha), dtype=alpha.dtype)
-    curvature = torch.stack([(dev(alpha + bend)[1] - slope) / _BEND for bend in unit])
-    if not bool(slope.isfinite().all() and curvature.isfinite().all()):
-        return None
-    curvature = (curvature + curvature.T) / 2
-    curvature += damping * curvature.diagonal().abs().max() * torch.eye(len(alpha), dtype=alpha.dtype)
-    for _ in range(4):
-        moved = alpha + functional.trust_region_step(slope, curvature, radius)
-        after, slope_after = dev(moved)
-        if after <= loss or not accept:
-            return moved, after, slope_after
-        radius /= 4
-    return None
