@@ -56,7 +56,7 @@ def check(
     scope = tape.scope.parameters
     exact = gradients.exact_task_gradients(losses, scope)
     tolerance = tolerance or TOLERANCE[losses.dtype]
-    flat = torch.cat([value.flatten(1) for value in exact.values()], 1)
+    flat = torch.cat([value.reshape(tasks, -1) for value in exact.values()], 1)
     scale = flat.norm(dim=1).max().item()
     found = tape.task_gradients(losses)
     assert list(found) == list(scope)

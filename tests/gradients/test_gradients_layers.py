@@ -175,7 +175,7 @@ def test_multi_head_attention(batch_first: bool, masked: bool) -> None:
     check(layer, forward, *ROWS["equal"])
 
 
-def test_attention_whose_weights_are_used_takes_the_exact_path() -> None:
+def test_attention_whose_weights_are_used_is_read_off_the_graph() -> None:
     layer = nn.MultiheadAttention(8, 2, batch_first=True).double()
     x = floats(6, 5, 8)
 
@@ -183,4 +183,4 @@ def test_attention_whose_weights_are_used_takes_the_exact_path() -> None:
         out, weights = layer(x, x, x)
         return out.sum(1) + weights.square().sum((1, 2)).unsqueeze(1)
 
-    check(layer, forward, *ROWS["equal"], slow={"in_proj_weight", "in_proj_bias"})
+    check(layer, forward, *ROWS["equal"])

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from steelyard.gradients._graph import Place, nested, places
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import torch
     from torch import Tensor, nn
@@ -74,6 +74,8 @@ class Call:
         names: the parameter scope's names of the layer's parameters, by local name.
         covered: ids of the parameters that the rule accounts for.
         layout: where the rows are, once known.
+        load: fetches the inputs from the graph when they are wanted, for a use that the graph showed and no hook saw.
+        found: whether the graph showed it.
     """
 
     name: str
@@ -88,6 +90,8 @@ class Call:
     names: Mapping[str, str]
     covered: frozenset[int]
     layout: Layout | None = None
+    load: Callable[[], tuple[Tensor, ...]] | None = None
+    found: bool = False
 
     @property
     def site(self) -> tuple[str, int, int]:
@@ -108,10 +112,13 @@ class Call:
             sizes += [x.shape[0] for x in self.bound.rows]
             return [Layout("first")] if set(sizes) == {count} else []
         shapes = [self.shapes[0], *(x.shape for x in self.bound.rows)]
+        leading = len(self.shapes[0]) - self.rule.features(self.module)
         found = []
+        if leading < 1:
+            return []
         if all(shape[:1] == (count,) for shape in shapes):
             found.append(Layout("first"))
-        if self.rule.pointwise and all(len(shape) > 1 and shape[1] == count for shape in shapes):
+        if self.rule.pointwise and leading > 1 and all(shape[1:2] == (count,) for shape in shapes):
             found.append(Layout("second"))
         lengths = {shape[0] if len(shape) else 0 for shape in shapes}
         if len(lengths) == 1:
@@ -138,14 +145,10 @@ class Call:
 
     def input_rows(self, dtype: torch.dtype) -> Bound:
         """Inputs with their rows in dimension 0 and in the dtype of the sums."""
-        found = self.bound.rows
+        found = self.bound.rows if self.load is None else self.load()
         if self.bound.dims is None:
             found = tuple(self.known().rows_first(x) for x in found)
         return replace(self.bound, rows=tuple(x.to(dtype) if x.is_floating_point() else x for x in found))
-
-    def local(self, values: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Values by the scope's names as values by the layer's own names."""
-        return {own: values[name].to(dtype) for own, name in self.names.items() if name in values}
 
 
 def _tensors(inputs: Any) -> list[Any]:

@@ -34,6 +34,11 @@ class EmbeddingRule(Rule):
 
     pointwise = True
 
+    def features(self, module: nn.Module) -> int:
+        """The vector of an id."""
+        del module
+        return 1
+
     def bind(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Bound | None:
         """Scaling by the frequency in the batch would mix rows, so it has no rule."""
         layer: Any = module

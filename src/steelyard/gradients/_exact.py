@@ -40,6 +40,25 @@ def exact_task_gradients(losses: Tensor, parameters: Mapping[str, Tensor]) -> di
     return total
 
 
+def exact_slopes(losses: Tensor, parameters: Mapping[str, Tensor], direction: Mapping[str, Tensor]) -> Tensor:
+    """Tensor[T]: every task's slope by one backward per task, of which no gradient is kept.
+
+    Args:
+        losses: Tensor[T].
+        parameters: the tensors to differentiate by, by name.
+        direction: v by name, for all these parameters.
+    """
+    total = torch.zeros(losses.numel(), dtype=sum_dtype(losses.dtype), device=losses.device)
+    if not parameters or not losses.requires_grad:
+        return total
+    for task, loss in enumerate(losses.reshape(-1).unbind()):
+        found = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
+        for name, grad in zip(parameters, found, strict=True):
+            if grad is not None:
+                total[task] += (grad.to_dense() if grad.is_sparse else grad).mul(direction[name]).sum()
+    return total
+
+
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which gradients are summed: float64 for float64, float32 for everything smaller."""
     return torch.float64 if dtype == torch.float64 else torch.float32

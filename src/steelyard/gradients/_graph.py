@@ -46,11 +46,15 @@ class Survey:
         reached: indices of the calls that the losses depend on.
         uncovered: ids of the parameters with a use outside the recorded calls.
         frontier: the calls below which there is no other call. A backward towards their outputs passes all.
+        overlapping: the reached calls that another reached call lies within.
+        operators: which operator feeds which; tells one kind of graph from another, whatever its sizes.
     """
 
     reached: set[int] = field(default_factory=set)
     uncovered: set[int] = field(default_factory=set)
     frontier: set[int] = field(default_factory=set)
+    overlapping: set[int] = field(default_factory=set)
+    operators: set[tuple[str, str]] = field(default_factory=set)
 
 
 def places(tensors: Iterable[Any]) -> tuple[Place, ...]:
@@ -68,15 +72,18 @@ def edge(place: Place) -> GradientEdge:
     return GradientEdge(place[0], place[1])
 
 
-def _is_leaf(node: Node) -> bool:
-    return type(node).__name__ == "AccumulateGrad"
+def leaf_of(node: Any) -> Tensor | None:
+    """The tensor whose gradient a node would accumulate; None for a node that does something else."""
+    return node.variable if type(node).__name__ == "AccumulateGrad" else None
 
 
-def _leaf_id(node: Any) -> int:
-    return id(node.variable)
+def _operator(node: Node) -> str:
+    """A node's operator and the dimensions that it reduces."""
+    return f"{type(node).__name__}{getattr(node, '_saved_dim', '')}"
 
 
-def _children(node: Node) -> list[Place]:
+def children(node: Node) -> list[Place]:
+    """Where a node's gradients go."""
     if type(node).__name__ == "CheckpointFunctionBackward":
         raise UnsupportedGraphError(
             "re-entrant activation checkpointing hides the parameters below it from autograd; "
@@ -106,43 +113,53 @@ def survey(roots: Iterable[Tensor], calls: Sequence[Cut], stop: frozenset[Place]
         key: Place | Node = place[0] if index is None else place
         if place in stop or (key in below and not done):
             continue
-        children = _children(place[0]) if index is None else list(calls[index].parents)
+        next_places = children(place[0]) if index is None else list(calls[index].parents)
         if not done:
             below[key] = False
             stack.append((place, True))
-            stack.extend((child, False) for child in children)
-            if index is None and _is_leaf(place[0]):
-                result.uncovered.add(_leaf_id(place[0]))
+            stack.extend((child, False) for child in next_places)
+            name = "call" if index is not None else _operator(place[0])
+            result.operators |= {(name, "call" if child in owner else _operator(child[0])) for child in next_places}
+            leaf = leaf_of(place[0]) if index is None else None
+            if leaf is not None:
+                result.uncovered.add(id(leaf))
             continue
-        below[key] = any(child in owner or below.get(child[0], False) for child in children)
+        below[key] = any(child in owner or below.get(child[0], False) for child in next_places)
         if index is not None:
             result.reached.add(index)
             if not below[key]:
                 result.frontier.add(index)
-    for index in result.reached:
-        result.uncovered |= inside(calls[index]) - calls[index].covered
+    _look_inside(result, calls)
     return result
 
 
-def inside(call: Cut) -> frozenset[int]:
-    """Ids of the parameters used between a call's inputs and its outputs."""
-    parents, found = set(call.parents), set()
-    stack, seen = [place[0] for place in call.outputs], set()
+def _look_inside(result: Survey, calls: Sequence[Cut]) -> None:
+    """Find parameters used within reached calls that their rules leave out, and calls within calls."""
+    ends = {place[0]: index for index in result.reached for place in calls[index].outputs}
+    for index in result.reached:
+        nodes = _inside(calls[index])
+        leaves = (leaf_of(node) for node in nodes)
+        result.uncovered |= {id(leaf) for leaf in leaves if leaf is not None} - calls[index].covered
+        if any(ends.get(node, index) != index for node in nodes):
+            result.overlapping.add(index)
+
+
+def _inside(call: Cut) -> set[Node]:
+    """The nodes between a call's inputs and its outputs."""
+    parents = set(call.parents)
+    stack, seen = [place[0] for place in call.outputs], set[Node]()
     while stack:
         node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if _is_leaf(node):
-            found.add(_leaf_id(node))
-        stack.extend(child for child, slot in _children(node) if (child, slot) not in parents)
-    return frozenset(found)
+        if node not in seen:
+            seen.add(node)
+            stack.extend(child for child, slot in children(node) if (child, slot) not in parents)
+    return seen
 
 
 def nested(call: Cut) -> bool:
     """Whether one output of a call is computed from another, which would count its gradient twice."""
     outputs, parents = set(call.outputs), set(call.parents)
-    stack = [child for node in {place[0] for place in outputs} for child in _children(node)]
+    stack = [child for node in {place[0] for place in outputs} for child in children(node)]
     seen: set[Place] = set()
     while stack:
         place = stack.pop()
@@ -150,5 +167,5 @@ def nested(call: Cut) -> bool:
             return True
         if place not in seen and place not in parents:
             seen.add(place)
-            stack.extend(_children(place[0]))
+            stack.extend(children(place[0]))
     return False

@@ -27,6 +27,11 @@ class LinearRule(Rule):
 
     pointwise = True
 
+    def features(self, module: nn.Module) -> int:
+        """The last dimension."""
+        del module
+        return 1
+
     def matrix(self, weight: Tensor) -> Tensor:
         """The weight as [o, i]."""
         return weight

@@ -22,6 +22,11 @@ class LayerNormRule(Rule):
 
     pointwise = True
 
+    def features(self, module: nn.Module) -> int:
+        """The dimensions that are normalised over."""
+        layer: Any = module
+        return len(layer.normalized_shape)
+
     def normalised(self, module: nn.Module, x: Tensor) -> Tensor:
         """x̂, the input before scale and shift."""
         layer: Any = module
@@ -79,6 +84,11 @@ class GroupNormRule(LayerNormRule):
     """GroupNorm: one scale and shift per channel, the channel being dimension 1."""
 
     pointwise = False
+
+    def features(self, module: nn.Module) -> int:
+        """The channels."""
+        del module
+        return 1
 
     def normalised(self, module: nn.Module, x: Tensor) -> Tensor:
         """x̂ within each row's groups of channels."""

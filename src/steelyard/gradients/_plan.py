@@ -16,7 +16,8 @@ from steelyard.gradients._exact import exact_task_gradients, only_rows
 from steelyard.gradients._graph import Survey, places, survey
 from steelyard.gradients._groups import Groups
 from steelyard.gradients._sweep import Consumer, sweep
-from steelyard.gradients._verify import Memory, Run, experiment, halves, memory_of, recall, settle
+from steelyard.gradients._uses import functional_uses, may_be_broadcast
+from steelyard.gradients._verify import Memory, Run, experiment, memory_of, remembered, separations, settle
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -97,10 +98,9 @@ class Plan:
         bound, outs, groups = self._operands(call, grads)
         return call.rule.ghost_gram(call.module, bound, outs, groups, self._wanted(call))
 
-    def slow_gradients(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
-        """The gradients that take the exact path, all or those of some names."""
-        chosen = [name for name in self.slow if names is None or name in names]
-        return exact_task_gradients(self.losses, {name: self.scope.parameters[name] for name in chosen})
+    def slow_gradients(self) -> dict[str, Tensor]:
+        """The gradients that take the exact path."""
+        return exact_task_gradients(self.losses, {name: self.scope.parameters[name] for name in self.slow})
 
     def _wanted(self, call: Call) -> dict[str, str]:
         return {own: name for own, name in call.names.items() if name not in self.slow}
@@ -127,13 +127,15 @@ def make_plan(
     _check(rows, losses)
     groups, memory = Groups(rows, losses.numel()), memory_of(module)
     memory.rowless.update(call.site for call in calls if rows.numel() and not call.has_row_dimension(rows.numel()))
-    good = [call for call in calls if call.intact and call.site not in memory.exact and call.candidates(len(groups))]
+    forced = set(exact) | {name for name, value in scope.parameters.items() if value._backward_hooks}
+    good = _usable(module, scope, calls, losses, len(groups), memory, forced)
     plan = survey([losses], good)
-    if verify == "never" or not _remembered(good, plan, groups, memory, by_row=by_row, verify=verify):
+    if verify == "never" or not remembered(
+        good, plan, losses, groups, memory, by_row=by_row, always=verify == "always"
+    ):
         _locate(good, plan, losses, outputs, groups, memory, by_row=by_row, verify=verify)
-    good = [call for call in good if call.layout is not None]
+    good = [call for index, call in enumerate(good) if index in plan.reached and call.layout is not None]
     plan = survey([losses], good)
-    forced = set(exact)
     slow = [name for name, value in scope.parameters.items() if id(value) in plan.uncovered or name in forced]
     fresh = [name for name in slow if name not in memory.told]
     if fresh:
@@ -143,6 +145,36 @@ def make_plan(
     return Plan(losses, groups, scope, good, plan, slow, uses, by_row)
 
 
+def _usable(
+    module: nn.Module,
+    scope: Scope,
+    calls: Sequence[Call],
+    losses: Tensor,
+    count: int,
+    memory: Memory,
+    forced: Collection[str],
+) -> list[Call]:
+    """The recorded calls that may have rows and do not lie around others, and the uses that only the graph shows."""
+    intact = [call for call in calls if call.intact]
+    good = [call for call in intact if call.site not in memory.exact and call.candidates(count)]
+    lookups = [call for call in intact if may_be_broadcast(call, count)]
+    wanted, fresh = set[int](), bool(lookups)
+    while True:
+        plan = survey([losses], good)
+        good = [call for index, call in enumerate(good) if index not in plan.overlapping]
+        open_ids = {key for key in plan.uncovered if key in scope.ids and scope.ids[key] not in forced}
+        fresh = fresh or not open_ids <= wanted
+        if not plan.overlapping and not fresh:
+            return good
+        if fresh:
+            wanted |= open_ids
+            pairs = functional_uses(module, [losses], scope, wanted, lookups)
+            pairs = [(use, old) for use, old in pairs if use.site not in memory.exact and use.candidates(count)]
+            replaced = {id(old) for _, old in pairs}
+            recorded = [call for call in good if not call.found and id(call) not in replaced]
+            good, fresh = [*recorded, *(use for use, _ in pairs)], False
+
+
 def _check(rows: Tensor, losses: Tensor) -> None:
     if losses.dim() != 1:
         raise ValueError(f"losses must be Tensor[T], one number per task, not of shape {tuple(losses.shape)}")
@@ -150,17 +182,6 @@ def _check(rows: Tensor, losses: Tensor) -> None:
         raise ValueError(
             f"rows names tasks {int(rows.min())} to {int(rows.max())}, but there are {losses.numel()} losses"
         )
-
-
-def _remembered(
-    calls: Sequence[Call], plan: Survey, groups: Groups, memory: Memory, *, by_row: bool, verify: Verify
-) -> bool:
-    """Take layouts from memory; False if one of them is unknown or everything is to be verified."""
-    known = True
-    for index in plan.reached:
-        calls[index].layout = recall(calls[index], len(groups), memory, by_row=by_row)
-        known = known and calls[index].layout is not None
-    return known and verify == "once"
 
 
 def _locate(
@@ -188,20 +209,21 @@ def _locate(
             "depend on the recorded module through an output with one entry per row alone; record that module"
         )
     rowwise = by_row and through
-    left = experiment(_runs(losses, outputs, groups, rowwise=rowwise), calls, plan, len(groups))
-    settle(calls, left, len(groups), memory, by_row=rowwise)
+    runs = _runs(losses, outputs, groups, rowwise=rowwise)
+    left, alive = experiment(runs, calls, plan, len(groups))
+    settle(calls, plan, left, alive, len(groups), memory, by_row=rowwise)
     if by_row and not rowwise:
-        settle(calls, left, len(groups), memory, by_row=True)
+        settle(calls, plan, left, alive, len(groups), memory, by_row=True)
 
 
 def _runs(losses: Tensor, outputs: Sequence[Tensor], groups: Groups, *, rowwise: bool) -> list[Run]:
-    """Backwards with half of the rows, or half of the tasks, switched off."""
+    """Backwards with some of the rows, or of the tasks, switched off."""
     if rowwise:
-        masks = [mask.to(losses.device) for mask in halves(len(groups))] if len(groups) > 1 else []
+        masks = [mask.to(losses.device) for mask in separations(len(groups))]
         return [Run(losses, torch.ones_like(losses), only_rows(outputs, keep), ~keep) for keep in masks]
     present = torch.tensor([size > 0 for size in groups.sizes])
     runs = []
-    for mask in halves(int(present.sum())):
+    for mask in separations(int(present.sum())):
         keep = torch.ones(groups.tasks, dtype=torch.bool)
         keep[present] = mask
         keep = keep.to(losses.device)

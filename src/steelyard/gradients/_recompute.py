@@ -1,24 +1,29 @@
 """Rules of layers whose fused kernels hide what a formula would need: recurrent layers and attention.
 
 They are run again, once per task on the task's rows, and differentiated there. Together the T small passes do
-the arithmetic of one pass through the layer, and the rest of the network is left alone. A call that would
-not repeat itself (dropout in training mode) has no rule and takes the exact path.
+the arithmetic of one pass through the layer, and the rest of the network is left alone. Slopes take one run over all
+rows in forward mode. A call that would not repeat itself (dropout in training mode) has no rule.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from steelyard.gradients._groups import Groups
 from steelyard.gradients._rules import Bound, Rule, inner, register
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+
+    from steelyard.gradients._groups import Groups
 
 
 class RecomputeRule(Rule):
@@ -65,11 +70,25 @@ class RecomputeRule(Rule):
     def row_slopes(
         self, module: nn.Module, bound: Bound, grads: tuple[Tensor, ...], direction: Mapping[str, Tensor]
     ) -> Tensor:
-        """Every row as a task of its own, and the inner product of its gradient with the direction."""
-        each = Groups(torch.arange(grads[0].shape[0], device=grads[0].device), grads[0].shape[0])
-        found = self.task_gradients(module, bound, grads, each, set(direction))
-        slopes = [inner(value, direction[name].expand_as(value)) for name, value in found.items()]
-        return torch.stack(slopes).sum(0)
+        """⟨g, J v⟩ by one run in forward mode, which the fused kernels lack and the plain ones have."""
+        kind = grads[0].dtype
+        own = {name: value.detach().to(kind) for name, value in self.parameters(module).items()}
+        with plain_kernels(), forward_ad.dual_level():
+            make, unpack = cast("Any", forward_ad.make_dual), cast("Any", forward_ad.unpack_dual)
+            dual = {name: make(own[name], v) for name, v in direction.items()}
+            moved = [unpack(out).tangent for out in self.run(module, bound, own | dual)]
+            return torch.stack([inner(out, g) for out, g in zip(moved, grads, strict=True) if out is not None]).sum(0)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Recurrent layers and attention run without their fused kernels inside this block."""
+    with warnings.catch_warnings():
+        # torch itself calls a function that it deprecates, and warns of a flag that was not touched
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*torch.jit.script")
+        warnings.filterwarnings("ignore", category=UserWarning, message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+            yield
 
 
 @register(nn.RNN)

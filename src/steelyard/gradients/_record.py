@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from steelyard.gradients._calls import make_call
 from steelyard.gradients._errors import RowsMixError
-from steelyard.gradients._rules import Bound, Rule, find
+from steelyard.gradients._rules import Rule, find
 from steelyard.gradients._scope import Scope
 from steelyard.gradients._shared import SharedTape
 from steelyard.gradients._tape import Tape
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from steelyard.gradients._plan import Verify
 
 AnyTape = TypeVar("AnyTape", Tape, SharedTape)
-Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
+Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 @overload
@@ -163,33 +162,18 @@ class _Recorder:
                 self.outputs.append(value)
 
     def _hook(self, name: str, rule: Rule) -> Hook:
-        def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-                return None
+                return
             bound = rule.bind(layer, args, kwargs, output)
             if bound is None:
-                return None
-            changed = None
-            if isinstance(layer, nn.Embedding) and self._broadcasts(bound):
-                bound = self._expanded(bound)
-                changed = bound.outputs[0]
+                return
             call = make_call(name, self._counts[name], layer, rule, bound, (args, kwargs), self._scope.ids)
             self._counts[name] += 1
             if call is not None:
                 self.calls.append(call)
-            return changed
 
         return note
-
-    def _broadcasts(self, bound: Bound) -> bool:
-        """A lookup done once for all rows, as of positions: [1, L, d]."""
-        return self._count != 1 and bound.outputs[0].dim() > 2 and bound.outputs[0].shape[0] == 1
-
-    def _expanded(self, bound: Bound) -> Bound:
-        """The same lookup seen as one per row, so that its output gradient has rows; no memory is copied."""
-        ids, out = bound.rows[0], bound.outputs[0]
-        count = -1 if self._count is None else self._count
-        return replace(bound, rows=(ids.expand(count, *ids.shape[1:]),), outputs=(out.expand(count, *out.shape[1:]),))
 
 
 def _plain(output: Any) -> Any:

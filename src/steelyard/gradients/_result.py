@@ -47,7 +47,7 @@ class TaskGradients(Mapping[str, Tensor]):
 
     def flatten(self) -> Tensor:
         """Tensor[T, P], parameters in the order of the scope; dense."""
-        return torch.cat([self[name].flatten(1) for name in self], dim=1)
+        return torch.cat([_flat(self[name]) for name in self], dim=1)
 
     def gram(self) -> Tensor:
         """Tensor[T, T], inner products of the tasks' gradients."""
@@ -65,6 +65,10 @@ class TaskGradients(Mapping[str, Tensor]):
 
     def slopes(self, direction: Mapping[str, Tensor]) -> Tensor:
         """Tensor[T], inner products with a direction; parameters that it lacks count as zero."""
+        for name, value in direction.items():
+            if value.shape != self._shapes.get(name):
+                known = f"the parameter {tuple(self._shapes[name])}" if name in self._shapes else "it is not in scope"
+                raise ValueError(f"direction[{name!r}] has shape {tuple(value.shape)}, {known}")
         total = torch.zeros_like(self._like)
         for name, value in self._values.items():
             if name in direction:
@@ -96,10 +100,15 @@ class TaskGradients(Mapping[str, Tensor]):
         return TaskGradients(values, self._shapes, self._like)
 
 
+def _flat(value: Tensor) -> Tensor:
+    """[T, *shape] as [T, numbers], for a parameter that is a single number too."""
+    return value.flatten(1) if value.dim() > 1 else value.unsqueeze(1)
+
+
 def gram_of(value: Tensor) -> Tensor:
     """Inner products of one parameter's gradients, dense [T, *shape] or sparse [T, V, d]."""
     if not value.is_sparse:
-        flat = value.flatten(1)
+        flat = _flat(value)
         return flat @ flat.t()
     rows, count = value.values(), value.shape[0]
     tasks, ids = value.indices()
@@ -142,7 +151,7 @@ def _common_gram(tasks: Tensor, ids: Tensor, rows: Tensor, count: int) -> Tensor
 def squares_of(value: Tensor) -> Tensor:
     """Tensor[T], squared norms of one parameter's gradients."""
     if not value.is_sparse:
-        flat = value.flatten(1)
+        flat = _flat(value)
         squares: Tensor = torch.linalg.vecdot(flat, flat)
         return squares
     rows = value.values()
@@ -152,7 +161,7 @@ def squares_of(value: Tensor) -> Tensor:
 def slopes_of(value: Tensor, direction: Tensor) -> Tensor:
     """Tensor[T], inner products of one parameter's gradients with a direction."""
     if not value.is_sparse:
-        return value.flatten(1) @ direction.reshape(-1)
+        return _flat(value) @ direction.reshape(-1)
     index, rows = value.indices(), value.values()
     found = torch.linalg.vecdot(rows, direction[index[1]])
     return rows.new_zeros(value.shape[0]).index_add_(0, index[0], found)

@@ -71,6 +71,11 @@ class Rule:
         """Whether the rule accounts for exactly these parameters of a layer."""
         return names <= self.names
 
+    def features(self, module: nn.Module) -> int:
+        """How many of the output's last dimensions are the layer's own and can never hold the rows."""
+        del module
+        return 0
+
     def bind(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Bound | None:
         """The call's row-wise inputs and outputs; None when this call has no rule and goes the exact path."""
         del module

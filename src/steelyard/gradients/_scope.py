@@ -67,7 +67,6 @@ class Scope:
                 raise ValueError(
                     f"direction[{name!r}] has shape {tuple(value.shape)}, the parameter {tuple(self.shapes[own])}"
                 )
-            if own in found and found[own] is not value.detach() and name != own:
-                continue  # a tied parameter given under two names counts once, under its first name
-            found[own] = value.detach()
+            if name == own or own not in found:  # a tied parameter given twice counts once, under its first name
+                found[own] = value.detach()
         return found

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from steelyard.gradients._curvature import explained_second_derivative
 from steelyard.gradients._distributed import reduce_sum
 from steelyard.gradients._errors import GradientError
-from steelyard.gradients._exact import exact_row_slopes, exact_task_gradients
+from steelyard.gradients._exact import exact_row_slopes, exact_slopes, exact_task_gradients
 from steelyard.gradients._graph import places, survey
 from steelyard.gradients._result import TaskGradients
 
@@ -61,11 +61,8 @@ class SharedTape:
         """
         v = self.scope.direction(direction)
         own = {name: self.scope.parameters[name] for name in v}
-        if method == "double":
-            found = double_backward_slopes(losses, own, v)
-        else:
-            found = torch.stack([_slope(loss, own, v) for loss in losses]) if losses.numel() else losses.detach()
-        found = found.to(self.scope.dtype)
+        take = double_backward_slopes if method == "double" else exact_slopes
+        found = take(losses, own, v).to(self.scope.dtype)
         return reduce_sum(found) if self._reduce else found
 
     def row_slopes(self, losses: Tensor, direction: Mapping[str, Tensor]) -> Tensor:
@@ -110,17 +107,6 @@ class SharedTape:
         found = exact_task_gradients(losses, named)
         like = torch.zeros(losses.numel(), dtype=self.scope.dtype, device=losses.device)
         return TaskGradients(found, {name: value.shape for name, value in named.items()}, like)
-
-
-def _slope(loss: Tensor, parameters: Mapping[str, Tensor], direction: Mapping[str, Tensor]) -> Tensor:
-    total = loss.detach().new_zeros(())
-    if not parameters or not loss.requires_grad:
-        return total
-    found = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
-    for name, grad in zip(parameters, found, strict=True):
-        if grad is not None:
-            total = total + (grad.to_dense() if grad.is_sparse else grad).mul(direction[name]).sum()
-    return total
 
 
 def double_backward_slopes(losses: Tensor, parameters: Mapping[str, Tensor], direction: Mapping[str, Tensor]) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.gradients._distributed import reduce_sum
-from steelyard.gradients._exact import exact_row_slopes
+from steelyard.gradients._exact import exact_row_slopes, exact_slopes
 from steelyard.gradients._plan import Plan, Verify, make_plan
-from steelyard.gradients._result import TaskGradients, add, gram_of, slopes_of, squares_of
+from steelyard.gradients._result import TaskGradients, add, gram_of, squares_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -85,18 +85,13 @@ class Tape:
         total = torch.zeros(plan.groups.tasks, dtype=self.scope.dtype, device=losses.device)
 
         def consume(call: Call, grads: tuple[Tensor, ...]) -> None:
-            if call.rule.linear:
-                per_row = plan.row_slopes(call, grads, v)
-                if per_row is not None:
-                    total.index_add_(0, self._rows, per_row.to(total.dtype))
-                return
-            for name, value in plan.gradients(call, grads).items():
-                if name in v:
-                    total.add_(slopes_of(value, v[name].to(value.dtype)))
+            per_row = plan.row_slopes(call, grads, v)
+            if per_row is not None:
+                total.index_add_(0, self._rows, per_row.to(total.dtype))
 
         plan.run(consume)
-        for name, value in plan.slow_gradients(v).items():
-            total += slopes_of(value, v[name].to(value.dtype))
+        slow = {name: self.scope.parameters[name] for name in plan.slow if name in v}
+        total += exact_slopes(losses, slow, v)
         return reduce_sum(total) if self._reduce else total
 
     def row_slopes(self, losses: Tensor, direction: Mapping[str, Tensor]) -> Tensor:
