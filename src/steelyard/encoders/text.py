@@ -94,7 +94,7 @@ class TextCNN(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """``[N, L]`` to ``[N, L, channels * len(widths)]``."""
-        vectors = self.dropout(self.words(ids, mask)).transpose(1, 2)
+        vectors = self.dropout(self.words(ids, mask)).transpose(1, 2).contiguous()
         # Windows of even width make one more output than there are tokens.
         windows = [convolution(vectors)[..., : ids.shape[1]] for convolution in self.convolutions]
         return torch.cat(windows, 1).relu().transpose(1, 2)

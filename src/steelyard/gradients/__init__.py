@@ -20,6 +20,7 @@ from steelyard.gradients._curvature import (
 from steelyard.gradients._errors import GradientError, RowsMixError, UnsupportedGraphError
 from steelyard.gradients._exact import exact_task_gradients
 from steelyard.gradients._groups import Groups
+from steelyard.gradients._products import inner_products
 from steelyard.gradients._pure import pure
 from steelyard.gradients._record import record
 from steelyard.gradients._result import TaskGradients
@@ -43,6 +44,7 @@ __all__ = [
     "exact_task_gradients",
     "forward_slopes",
     "hessian_vector_product",
+    "inner_products",
     "pure",
     "record",
     "register",

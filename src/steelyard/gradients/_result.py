@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -44,6 +44,12 @@ class TaskGradients(Mapping[str, Tensor]):
     def stored(self) -> dict[str, Tensor]:
         """What is held, without making anything dense: sparse COO tensors for large lookups."""
         return dict(self._values)
+
+    def part(self, names: Iterable[str]) -> TaskGradients:
+        """The same gradients over some of the parameters."""
+        chosen = [name for name in names if name in self._shapes]
+        values = {name: self._values[name] for name in chosen if name in self._values}
+        return TaskGradients(values, {name: self._shapes[name] for name in chosen}, self._like)
 
     def flatten(self) -> Tensor:
         """Tensor[T, P], parameters in the order of the scope; dense."""

@@ -19,6 +19,7 @@ from steelyard.methods.mgda import MGDA, MGDAUB
 from steelyard.methods.nash import Nash
 from steelyard.methods.pcgrad import PCGrad
 from steelyard.methods.target_first import TargetFirst
+from steelyard.methods.metaweighting import MetaWeighting
 from steelyard.methods.tawt import TAWT
 from steelyard.methods.upgrad import UPGrad
 
@@ -68,6 +69,7 @@ for _method in (
     Nash,
     UPGrad,
     TargetFirst,
+    MetaWeighting,
 ):
     register(_method)
 

@@ -85,6 +85,7 @@ class Job(Protocol):
         steps_per_epoch: Steps in an epoch.
         epochs: Epochs in this phase of the training.
         fine_tuning: Whether the phase is the target's fine-tuning after pre-training.
+        batch_size: Rows of each task in a step.
     """
 
     model: SharedModel
@@ -97,6 +98,7 @@ class Job(Protocol):
     steps_per_epoch: int
     epochs: int
     fine_tuning: bool
+    batch_size: int
 
     @property
     def epoch(self) -> int:
@@ -175,6 +177,22 @@ class Job(Protocol):
 
     def apply(self, given: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> None:
         """One optimiser step along given gradients (parameter name to gradient)."""
+        ...
+
+    def dissect(self, batch: Batch, weights: Tensor, scope: str = "all") -> tuple[Tensor, TaskGradients]:
+        """As `descend`; returns the losses ``[T]`` and every task's gradient over a scope, before the step.
+
+        The gradients are those that the step is made of, for little more than the step costs; where that cannot be
+        (BatchNorm that trains, micro-batches) a probe of the same rows goes before the step.
+        """
+        ...
+
+    def metric(self, name: str, ids: Tensor | None = None) -> Tensor | float:
+        """P of the last step: a parameter (or some of its rows) moved by -`rate`·P·gradient, all else held."""
+        ...
+
+    def exchange(self, suite: Suite) -> None:
+        """Takes the rows of another suite of the same tasks, with as many rows in each role."""
         ...
 
     def loss_on(self, role: Role, task: str) -> Tensor:
@@ -298,6 +316,10 @@ class Method(ABC):
 
     def after_epoch(self, job: Job) -> None:
         """After each epoch: by default nothing."""
+
+    def notes(self) -> dict[str, float]:
+        """What an epoch's line of ``metrics.jsonl`` says of the method besides its weights: by default nothing."""
+        return {}
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that a resumed run needs."""

@@ -135,6 +135,10 @@ class Composed(Method):
         self.weighing.after_epoch(job)
         self.combining.after_epoch(job)
 
+    def notes(self) -> dict[str, float]:
+        """Of both."""
+        return self.weighing.notes() | self.combining.notes()
+
     def state_dict(self) -> dict[str, Tensor]:
         """Of both."""
         weighing, combining = self.weighing.state_dict(), self.combining.state_dict()

@@ -19,6 +19,7 @@ from steelyard.training import batching
 from steelyard.training.alone import Alone
 from steelyard.training.batching import Batcher
 from steelyard.training.combining import Combining
+from steelyard.training.dissecting import Dissecting
 from steelyard.training.optimisers import Optimisation
 from steelyard.training.probing import Probe, task_of_rows
 from steelyard.training.settings import Phase, Training
@@ -28,7 +29,7 @@ class NonFiniteLossError(SteelyardError):
     """A task's loss is not a finite number any more."""
 
 
-class TrainingJob(Alone, Combining):
+class TrainingJob(Alone, Combining, Dissecting):
     """One phase of training, as methods see it (`steelyard.methods.Job`)."""
 
     def __init__(
@@ -57,6 +58,7 @@ class TrainingJob(Alone, Combining):
         self.steps_per_epoch = steps_per_epoch or self._batcher.steps
         self.epochs, self.fine_tuning = phase.epochs, not phase.weighted
         self.step = 0
+        self.batch_size = training.batch_size * training.accumulate
         self.sizes = torch.tensor([float(suite[name].size()) for name in self.tasks], device=self.device)
         by_size = self.sizes / self.sizes.sum()
         self.initial_weights = by_size if phase.by_size else torch.full_like(by_size, 1 / len(self.tasks))

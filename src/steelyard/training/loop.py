@@ -132,7 +132,7 @@ class Loop:
             self._save_if_due(job, method)
         self._report(job)
         method.after_epoch(job)
-        self._evaluate(job)
+        self._evaluate(job, method)
         self.at.epoch += 1
         self._save_if_due(job, method)
 
@@ -144,7 +144,7 @@ class Loop:
         losses = dict(zip(job.tasks, job.mean_losses(), strict=True))
         self._display.step(self.at.step, losses, weights)
 
-    def _evaluate(self, job: TrainingJob) -> None:
+    def _evaluate(self, job: TrainingJob, method: Method) -> None:
         """One line of metrics: every task's training loss, and dev loss and metric where it has dev rows."""
         found: dict[str, dict[str, float]] = {}
         for name, loss in zip(job.tasks, job.mean_losses(), strict=True):
@@ -164,6 +164,8 @@ class Loop:
             "phase": job.phase.name, "epoch": self.at.epoch + 1, "step": self.at.total,
             "seconds": round(self.seconds, 3), "tasks": found, "weights": weights,
         }  # fmt: skip
+        if notes := method.notes():
+            line["method"] = notes
         self.log.evaluation(line)
         if self.training.trackers:
             flat = {f"{task}/{key}": v for task, values in found.items() for key, v in values.items()}

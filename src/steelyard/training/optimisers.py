@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.functional import adam_preconditioner
 from steelyard.training.settings import Phase, Training
 
 
@@ -21,10 +22,12 @@ class Optimisation:
         self, model: nn.Module, training: Training, phase: Phase, steps_per_epoch: int, accelerator: Any
     ) -> None:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._named = named
         self._parameters = list(named.values())
         if not named:
             raise SteelyardError("the model has no parameter to train: all are frozen")
         optimizer = build_optimizer(named, training, phase.learning_rate)
+        self._kind = type(optimizer)
         total = steps_per_epoch * phase.epochs
         self.schedule = build_schedule(optimizer, training, total)
         # Without a loss scale Accelerate's wrapper has nothing to do, and costs as much as a small model's step.
@@ -73,6 +76,31 @@ class Optimisation:
         if advance and self.schedule is not None:
             self.schedule.step()
         self.optimizer.zero_grad()
+
+    def metric(self, name: str, ids: Tensor | None = None) -> Tensor | float:
+        """P of the last step: how a parameter's move, -rate·P·g, answered to its gradient g, all else held.
+
+        For Adam and AdamW 1/(√v̂ + ε) times what the momentum lets through at once; 1 for plain gradient descent.
+
+        Args:
+            name: The parameter's name.
+            ids: Rows of the parameter, ``LongTensor[n]``; by default all.
+        """
+        kind, parameter = self._kind, self._named[name]
+        own = self.optimizer.state.get(parameter, {})
+        group = next(g for g in self.optimizer.param_groups if any(p is parameter for p in g["params"]))
+        if kind is torch.optim.SGD:
+            return 1.0 + group["momentum"] if group["nesterov"] else 1.0
+        if kind not in (torch.optim.Adam, torch.optim.AdamW):
+            raise SteelyardError(
+                f"optimizer {kind.__name__}: how its step answers to a gradient is not known; use Adam, AdamW or SGD, "
+                "or a method's form for plain gradient descent"
+            )
+        if not own:
+            return 1.0
+        second = own["max_exp_avg_sq"] if group["amsgrad"] else own["exp_avg_sq"]
+        second = second if ids is None else second[ids]
+        return adam_preconditioner(second, int(own["step"]), group["betas"], group["eps"])
 
     def moments(self) -> dict[str, Tensor]:
         """A copy of what the optimiser keeps per parameter: ``"{its number}.{what}"`` to a tensor."""
