@@ -15,11 +15,11 @@ from steelyard.methods.diw import DIW
 from steelyard.methods.fixed import Joint, Ramp, Random, Single, Uniform
 from steelyard.methods.gradvac import GradVac
 from steelyard.methods.imtl_g import IMTLG
+from steelyard.methods.metaweighting import MetaWeighting
 from steelyard.methods.mgda import MGDA, MGDAUB
 from steelyard.methods.nash import Nash
 from steelyard.methods.pcgrad import PCGrad
 from steelyard.methods.target_first import TargetFirst
-from steelyard.methods.metaweighting import MetaWeighting
 from steelyard.methods.tawt import TAWT
 from steelyard.methods.upgrad import UPGrad
 
