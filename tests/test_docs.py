@@ -65,6 +65,11 @@ def test_toml_parses(page, tmp_path):
         config.load(file).method.build()
 
 
+def test_the_readmes_toml_is_the_examples():
+    shown = tomllib.loads(blocks(ROOT / "README.md", "toml")[0][1])
+    assert shown == tomllib.loads((ROOT / "examples/csv_two_sources/tickets.toml").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("page", pages_with("bash"))
 def test_commands_exist(page):
     for _, block in blocks(page, "bash"):

@@ -135,6 +135,28 @@ def test_data_that_changed_under_a_run(job, steelyard):
     train(steelyard, "--set", "training.checkpoint_seconds=0", says=["data has changed"])
 
 
+def test_data_that_changed_under_a_finished_run(job, steelyard):
+    """The same command on other rows leaves the model and what reads new rows for it as they were."""
+    steelyard("train", "job.toml", "--out", "run")
+    before = {path.name: path.read_bytes() for path in (job / "run").iterdir() if path.is_file()}
+    edit(job / "reviews.csv", "screen", "monitor")
+    train(steelyard, says=["run: the data has changed", "--out"])
+    assert {path.name: path.read_bytes() for path in (job / "run").iterdir() if path.is_file()} == before
+
+
+def test_a_run_folder_with_a_broken_configuration(job, steelyard):
+    (job / "run").mkdir()
+    (job / "run/config.toml").write_text("[target\n")
+    train(steelyard, says=["run/config.toml", "cannot read it", "line 1", "--out"])
+
+
+def test_a_folder_that_holds_nothing_but_a_lock_is_empty(job, steelyard):
+    (job / "run").mkdir()
+    (job / "run/.lock").touch()
+    status, _, err = steelyard("train", "job.toml", "--out", "run", "--set", "training.epochs=1")
+    assert status == 0, err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -11,6 +11,7 @@ from torch import nn
 from steelyard import Rows, SharedModel, SteelyardError, Suite, Task, fit, load, methods, testing
 from steelyard.methods import Method
 from steelyard.tasks import IGNORE, Role, carve
+from steelyard.training.job import NonFiniteLossError
 
 
 def network():
@@ -226,6 +227,24 @@ def test_mixed_precision_trains():
     assert all(p.dtype is torch.float32 for p in found.model.parameters())
     assert math.isfinite(found.metrics["dev_select"]["loss"])
     assert run(epochs=1).metrics
+
+
+def test_parameters_that_overflow_in_the_last_step_are_refused():
+    """No later loss would show it: there is none, and no dev rows."""
+    data = testing.suite()
+    for task in data.tasks.values():
+        del task.rows["dev_select"]
+
+    class Heavy(Method):
+        name = "heavy"
+        summary = "a test's"
+        range = "nonnegative"
+
+        def start(self, job):
+            self.weights = torch.full((3,), 1e4)
+
+    with pytest.raises(NonFiniteLossError, match=r"task 'task\d'.*not finite numbers any more after step 1"):
+        run(data, Heavy(), epochs=1, steps_per_epoch=1, optimizer="SGD", learning_rate=1e38)
 
 
 def test_trackers_by_name(tmp_path):

@@ -57,6 +57,18 @@ def test_classification(metric, expected):
     assert value("classification", torch.cat([LOGITS, LOGITS[:5]]), labels, metric) == pytest.approx(found)
 
 
+@pytest.mark.parametrize("average", ["macro", "micro"])
+def test_f1_counts_classes_that_are_predicted_but_never_right(average):
+    """A dev set that lacks a class: what is taken for it is still wrong."""
+    labels = CLASSES.clamp(max=1)
+    chosen = LOGITS.argmax(1)
+    assert 2 in chosen
+    expected = reference.f1_score(labels, chosen, average=average)
+    assert value("classification", LOGITS, labels, f"{average}_f1") == pytest.approx(expected)
+    if average == "micro":
+        assert expected == pytest.approx(reference.accuracy_score(labels, chosen))
+
+
 def test_ranking_of_two_classes_and_of_one():
     labels = (CLASSES > 0).long()
     margin = LOGITS[:, 1] - LOGITS[:, 0]

@@ -7,8 +7,10 @@ import fcntl
 import hashlib
 import io
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,6 +22,8 @@ from steelyard.tasks import Ragged, Suite
 from steelyard.training import checkpoint
 
 CHECKPOINT = Path("checkpoint") / "state.pt"
+DATA = "data.sha256"
+_LOCK = ".lock"
 
 
 class Log:
@@ -63,6 +67,7 @@ class Log:
         """How long each file is, once everything is on disk."""
         for file in self._files.values():
             _guarded(file.flush, self._folder)
+            _guarded(partial(os.fsync, file.fileno()), self._folder)
         return {name: file.tell() for name, file in self._files.items()}
 
     def close(self) -> None:
@@ -111,32 +116,47 @@ class RunFolder:
         """Whether there is a checkpoint to resume from."""
         return (self.path / CHECKPOINT).exists()
 
-    def claim(self, config: Mapping[str, Any], files: Mapping[str, str]) -> None:
-        """Makes the folder this configuration's own, with some files in it; refuses when it is another's."""
+    def claim(self, config: Mapping[str, Any], files: Mapping[str, str], data: str) -> None:
+        """Makes the folder this configuration's own, with some files in it; refuses when it is another's.
+
+        ``data`` is a hash of all that training reads: what has been trained on other rows is not touched.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise SteelyardError(f"{self.path} is a file; choose a folder (--out)")
-        existing = self.path / "config.toml"
-        if existing.exists():
-            known = tomllib.loads(existing.read_text(encoding="utf-8"))
-            difference = first_difference(known, plain(config))
-            if difference:
-                raise SteelyardError(
-                    f"{self.path} belongs to another configuration ({difference}); choose another folder (--out) "
-                    "or delete it"
-                )
-        elif self.path.is_dir() and any(self.path.iterdir()):
-            raise SteelyardError(f"{self.path} is not empty and is not a run folder; choose another folder (--out)")
+        self._must_be_ours(plain(config))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
         except OSError as error:
             raise SteelyardError(
-                f"{self.path}: cannot make this folder ({error.strerror}); choose another (--out)"
+                f"{self.path}: cannot write to this folder ({error.strerror}); choose another (--out)"
             ) from error
-        self._take_lock()
-        for name, content in files.items():
+        known = self.path / DATA
+        if (self.started or self.finished) and known.exists() and known.read_text(encoding="utf-8") != data:
+            self.release()
+            raise SteelyardError(
+                f"{self.path}: the data has changed since this run began; choose another folder (--out)"
+            )
+        # The configuration comes first: whatever stops the rest, the same command finds its folder again.
+        for name, content in {"config.toml": tomli_w.dumps(plain(config)), DATA: data, **files}.items():
             self.write(name, content)
+
+    def _must_be_ours(self, config: dict[str, Any]) -> None:
+        existing = self.path / "config.toml"
         if not existing.exists():
-            checkpoint.write_atomically(existing, tomli_w.dumps(plain(config)).encode())
+            if self.path.is_dir() and any(each.name != _LOCK for each in self.path.iterdir()):
+                raise SteelyardError(f"{self.path} is not empty and is not a run folder; choose another folder (--out)")
+            return
+        try:
+            known = tomllib.loads(existing.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SteelyardError(f"{existing}: cannot read it ({error}); choose another folder (--out)") from None
+        difference = first_difference(known, config)
+        if difference:
+            raise SteelyardError(
+                f"{self.path} belongs to another configuration ({difference}); choose another folder (--out) "
+                "or delete it"
+            )
 
     def release(self) -> None:
         """Lets other processes have the folder."""
@@ -145,10 +165,10 @@ class RunFolder:
             self._lock = None
 
     def _take_lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
+        self._lock = (self.path / _LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self.release()
             raise SteelyardError(
                 f"{self.path}: another process is training here; wait for it or choose another folder"

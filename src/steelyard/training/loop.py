@@ -13,13 +13,12 @@ from typing import Any
 
 from torch import Tensor
 
-from steelyard.errors import SteelyardError
 from steelyard.methods import Method, get
 from steelyard.model import SharedModel
 from steelyard.tasks import Role, Suite
 from steelyard.training import checkpoint
 from steelyard.training.batching import Batcher
-from steelyard.training.folder import CHECKPOINT, Log, RunFolder, digest
+from steelyard.training.folder import CHECKPOINT, Log, RunFolder
 from steelyard.training.job import NonFiniteLossError, TrainingJob
 from steelyard.training.metrics import evaluate, metric_of
 from steelyard.training.progress import Display
@@ -72,7 +71,6 @@ class Loop:
         self._best: dict[str, Tensor] | None = None
         self._stop = False
         self._saved = self._begun = time.monotonic()
-        self._digest = digest(suite) if folder else ""
         for task in suite.tasks.values():
             metric_of(task)
 
@@ -131,10 +129,21 @@ class Loop:
                 self._report(job)
             self._save_if_due(job, method)
         self._report(job)
+        self._must_be_finite(job)
         method.after_epoch(job)
         self._evaluate(job, method)
         self.at.epoch += 1
         self._save_if_due(job, method)
+
+    def _must_be_finite(self, job: TrainingJob) -> None:
+        """A step can break the parameters without a loss that shows it: the last one before an evaluation."""
+        if not _finite(self.model):
+            losses = dict(zip(job.tasks, job.mean_losses(), strict=True))
+            raise NonFiniteLossError(
+                f"task {max(losses, key=lambda name: losses[name])!r} has the largest loss, and the model's parameters "
+                f"are not finite numbers any more after step {self.at.step} (epoch {self.at.epoch + 1}); lower "
+                "learning_rate or set clip"
+            )
 
     def _report(self, job: TrainingJob) -> None:
         job.flush()
@@ -243,7 +252,7 @@ class Loop:
 
     def _write(self, folder: RunFolder, state: dict[str, Any]) -> None:
         place = asdict(self.at) | {"seconds": self.seconds}
-        common = {"place": place, "random": checkpoint.random_state(), "data": self._digest}
+        common = {"place": place, "random": checkpoint.random_state()}
         checkpoint.save(folder.path / CHECKPOINT, state | common | {"positions": self.log.positions()})
         self._saved = time.monotonic()
 
@@ -251,10 +260,6 @@ class Loop:
         if self._folder is None or not self._folder.started:
             return None
         state = checkpoint.load(self._folder.path / CHECKPOINT)
-        if state["data"] != self._digest:
-            raise SteelyardError(
-                f"{self._folder.path}: the data has changed since this run began; choose another folder (--out)"
-            )
         self.at = Place(**state["place"])
         self.model.load_state_dict(state["model"])
         checkpoint.set_random_state(state["random"])

@@ -64,9 +64,7 @@ def _f1(average: str) -> Callable[[Kind, Predictions], float]:
         from sklearn.metrics import f1_score
 
         if kind is not Kind.MULTILABEL:
-            labels, chosen = _chosen(kind, p)
-            present = np.unique(labels)
-            return float(f1_score(labels, chosen, labels=present, average=average, zero_division=0))
+            return float(f1_score(*_chosen(kind, p), average=average, zero_division=0))
         if average == "micro":
             return float(f1_score(*_chosen(kind, p), zero_division=0))
         return _mean_over_labels(p, lambda y, s: float(f1_score(y, s > 0, zero_division=0)), both=False)

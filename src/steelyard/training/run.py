@@ -104,7 +104,7 @@ def fit(
         encoder_options: Options of a named encoder.
         out: The run folder. With one, an interrupted run goes on where it stopped, and a finished one is read back.
         progress: Whether to show progress, or a display of your own.
-        config: What to keep as ``config.toml``; by default the settings and the suite's digest.
+        config: What to keep as ``config.toml``; by default the settings.
         files: More files to keep in the run folder, by name.
         **settings: Settings of the loop by name.
 
@@ -117,7 +117,8 @@ def fit(
         raise SteelyardError(f"method {method.name!r} needs a target; name one: Suite(tasks, target=…)")
     folder = None if out is None else RunFolder(out)
     if folder is not None:
-        folder.claim(config or _config(suite, encoder, encoder_options, method, training), files or {})
+        config = config or _config(suite, encoder, encoder_options, method, training)
+        folder.claim(config, files or {}, digest(suite))
     try:
         with _seeded(training.seed):
             suite = method.prepare(suite, training.seed)
@@ -144,10 +145,12 @@ def _train(
     if training.trackers:
         accelerator.init_trackers("steelyard", {"method": method.name, **_flat(training)})
     loop = Loop(model, suite, method, training, accelerator, folder, shown)
-    loop.run()
-    summary = _summary(loop, method, training)
-    if training.trackers:
-        accelerator.end_training()
+    try:
+        loop.run()
+        summary = _summary(loop, method, training)
+    finally:
+        if training.trackers:
+            accelerator.end_training()
     if folder is not None and accelerator.is_main_process:
         folder.write("model.json", json.dumps(description(suite, named, method), indent=1))
         folder.write("model.safetensors", model_bytes(model))
@@ -205,7 +208,7 @@ def _config(
 ) -> dict[str, Any]:
     named = _named(encoder, options) or {"name": type(encoder).__qualname__, "options": {}}
     return {
-        "suite": {"target": suite.target, "tasks": list(suite.tasks), "digest": digest(suite)},
+        "suite": {"target": suite.target, "tasks": list(suite.tasks)},
         "model": {"encoder": named["name"], **named["options"]},
         "method": {"name": method.name, **method.options.model_dump()},
         "training": training.model_dump(mode="json"),
