@@ -39,6 +39,30 @@ def test_train_leaves_a_run_folder_and_predict_reads_it(job, steelyard):
     assert [row["predicted_topic"] for row in rows] == ["angry", "content"]
 
 
+def test_a_regression_is_told_in_its_own_units_and_weighs_no_more_for_them(job, steelyard):
+    """A source of prices in thousands neither drowns the target nor is predicted in standard deviations."""
+    good = [("great lovely happy", 9000.5), ("awful broken sad", 1000.5)] * 40
+    for factor, name in ((1.0, "prices"), (2.0**-10, "small")):
+        lines = [f"{text} {'the a film'.split()[i % 3]},{price * factor}" for i, (text, price) in enumerate(good)]
+        (job / f"{name}.csv").write_text("text,price\n" + "\n".join(lines) + "\n")
+        edit = (job / "job.toml").read_text().replace("reviews.csv", f"{name}.csv").replace('"stars"', '"price"')
+        (job / f"{name}.toml").write_text(edit.replace("epochs = 3", "epochs = 12"))
+        status, _, err = steelyard("train", f"{name}.toml", "--out", name)
+        assert status == 0, err
+    large, small = (json.loads((job / name / "summary.json").read_text()) for name in ("prices", "small"))
+    assert large["metrics"]["test"] == pytest.approx(small["metrics"]["test"], abs=1e-3)
+    rmse = large["tasks"]["reviews"]["dev_select"]["rmse"]
+    assert rmse == pytest.approx(2**10 * small["tasks"]["reviews"]["dev_select"]["rmse"], rel=1e-2)
+    assert rmse < 2000
+    (job / "new.csv").write_text("text\ngreat lovely happy\nawful broken sad\n")
+    _, out, _ = steelyard("predict", "prices", "new.csv", "--task", "reviews")
+    high, low = (float(row["predicted_price"]) for row in csv.DictReader(out.splitlines()))
+    assert low < 4000
+    assert 6000 < high < 12000
+    found = load(job / "prices")
+    assert found.suite["reviews"].units.mean == pytest.approx((5000.5,), abs=200)
+
+
 def test_predictions_are_those_of_the_model(job, steelyard):
     steelyard("train", "job.toml", "--out", "run")
     _, out, _ = steelyard("predict", "run", "test.csv", "--out", "predicted.csv")

@@ -68,7 +68,7 @@ def test_several_columns(write: Write, tmp_path: Path) -> None:
     write("t.csv", "body,p,q\na b,1.5,0\nb c,2,3\n")
     found = data.build(spec, base=tmp_path).suite["t"]
     assert (found.kind, found.outputs) == (Kind.REGRESSION, 2)
-    assert found.rows[Role.TRAIN].labels.tolist() == [[1.5, 0], [2, 3]]
+    assert found.in_units(found.rows[Role.TRAIN].labels).tolist() == [[1.5, 0], [2, 3]]
 
 
 def test_rare_classes(tmp_path: Path) -> None:
@@ -95,6 +95,7 @@ def test_parquet_labels_keep_their_types(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     for name, expected in (("flag", [1, 0, IGNORE, 1]), ("real", [0.5, None, None, 1.25])):
         spec = data.TargetData(name="t", train="t.parquet", features="x", label=name, dev_fraction=0, rare="keep")
-        labels = data.build(spec, base=tmp_path).suite["t"].rows[Role.TRAIN].labels
+        found = data.build(spec, base=tmp_path).suite["t"]
+        labels = found.in_units(found.rows[Role.TRAIN].labels)
         assert [None if v != v else v for v in labels.tolist()] == expected  # noqa: PLR0124 - NaN
     assert labels.dtype == torch.float32

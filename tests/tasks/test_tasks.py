@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from steelyard import Ragged, Role, Rows, SteelyardError, Suite, Task
-from steelyard.tasks import IGNORE, LOSSES, Kind, carve, collate
+from steelyard.tasks import IGNORE, LOSSES, Kind, Units, carve, collate
 
 
 def rows(n=6, seed=0, classes=2):
@@ -181,3 +181,22 @@ def test_carved_rows_stay_shared():
     suite = carve(Suite(tasks), Role.DEV_META, Role.TRAIN, 0.2, seed=0)
     for role in (Role.TRAIN, Role.DEV_META):
         assert suite["a"].rows[role].inputs is suite["b"].rows[role].inputs
+
+
+def test_units_are_those_of_the_labels_that_are_given():
+    labels = torch.tensor([[10.0, 5.0], [30.0, 5.0], [float("nan"), 5.0]])
+    units = Units.of(labels)
+    assert units == Units((20.0, 5.0), (10.0, 1.0))
+    assert torch.equal(units.standard(labels[:2]), torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    assert torch.allclose(units.own(units.standard(labels)), labels, equal_nan=True)
+    one = Units.of(labels[:2, 0])
+    assert torch.equal(one.standard(labels[:2, 0]), torch.tensor([-1.0, 1.0]))
+    assert torch.equal(one.own(torch.tensor([[0.5], [-2.0]])), torch.tensor([[25.0], [0.0]]))
+
+
+def test_units_are_for_regressions_with_as_many_outputs():
+    rows = {"train": Rows(torch.randn(2, 3), torch.tensor([0, 1]))}
+    with pytest.raises(SteelyardError, match="units are for"):
+        Task("a", "classification", rows, units=Units((0.0, 0.0), (1.0, 1.0)))
+    with pytest.raises(SteelyardError, match="units are for the 1 outputs"):
+        Task("a", "regression", {"train": Rows(torch.randn(2, 3), torch.randn(2))}, units=Units((0.0,) * 2, (1.0,) * 2))

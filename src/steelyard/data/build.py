@@ -30,7 +30,7 @@ from steelyard.data.summary import Summary, entry
 from steelyard.data.table import View, listed
 from steelyard.data.vectors import words_of
 from steelyard.errors import SteelyardError
-from steelyard.tasks import IGNORE, Inputs, Kind, Ragged, Role, Rows, Suite, Task
+from steelyard.tasks import IGNORE, Inputs, Kind, Ragged, Role, Rows, Suite, Task, Units
 
 
 @dataclass(frozen=True)
@@ -216,14 +216,17 @@ class _Maker:
             limit = None
         for role, part in rows.items():
             summary.entries.append(entry(task.spec.name, role, part, task.labels, UNKNOWN if words else None, limit))
+        # A packaged suite says itself in what units its labels are.
+        units = None if task.packaged or task.labels.kind is not Kind.REGRESSION else _units(rows[Role.TRAIN])
         return Task(
             task.spec.name,
             task.labels.kind,
-            rows,
+            {role: _standard(part, units) for role, part in rows.items()} if units else rows,
             task.labels.classes,
             outputs=len(task.labels.columns) if task.labels.kind is Kind.REGRESSION else None,
             head=task.spec.head,
             metric=task.spec.metric or task.metric,
+            units=units,
         )
 
     def _rows(self, task: Resolved, view: View) -> Rows:
@@ -235,6 +238,15 @@ class _Maker:
         if isinstance(labels, Ragged) and isinstance(inputs, Pieces):
             labels = on_pieces(labels, inputs)
         return Rows(inputs, labels, view.table.origin, torch.from_numpy(view.rows))
+
+
+def _units(train: Rows) -> Units | None:
+    return Units.of(train.labels) if isinstance(train.labels, torch.Tensor) else None
+
+
+def _standard(rows: Rows, units: Units) -> Rows:
+    labels = units.standard(rows.labels) if isinstance(rows.labels, torch.Tensor) else rows.labels
+    return Rows(rows.inputs, labels, rows.origin, rows.lines)
 
 
 def on_pieces(tags: Ragged, pieces: Pieces) -> Ragged:

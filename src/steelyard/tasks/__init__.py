@@ -4,6 +4,7 @@ from steelyard.tasks.carving import carve
 from steelyard.tasks.kinds import LOSSES, METRICS, SUMS, Kind, RowLoss, labelled
 from steelyard.tasks.rows import IGNORE, Batch, Inputs, Member, Part, Ragged, Rows, collate
 from steelyard.tasks.task import HeadFactory, Role, Spec, Suite, Task
+from steelyard.tasks.units import Units
 
 __all__ = [
     "IGNORE",
@@ -23,6 +24,7 @@ __all__ = [
     "Spec",
     "Suite",
     "Task",
+    "Units",
     "carve",
     "collate",
     "labelled",

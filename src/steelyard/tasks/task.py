@@ -14,6 +14,7 @@ from torch import Tensor
 from steelyard.errors import SteelyardError
 from steelyard.tasks.kinds import LOSSES, METRICS, Kind, RowLoss, dtype_of, labelled
 from steelyard.tasks.rows import Inputs, Ragged, Rows, same
+from steelyard.tasks.units import Units
 
 
 class Role(StrEnum):
@@ -47,6 +48,8 @@ class Task:
         loss: A row loss (see `steelyard.tasks.RowLoss`); by default the kind's own.
         metric: The name of a metric; by default the kind's own.
         allow: Pairs of roles that may hold the same rows, for example ``[("train", "probe")]``.
+        units: For a regression whose labels stand in the rows in standard deviations: metrics and a run's outputs
+            are given in these units.
 
     Raises:
         SteelyardError: If one set of rows stands in two roles that are not allowed by name, a set is empty, a
@@ -64,6 +67,7 @@ class Task:
         loss: RowLoss | None = None,
         metric: str | None = None,
         allow: Iterable[tuple[Role | str, Role | str]] = (),
+        units: Units | None = None,
     ) -> None:
         self.name = name
         self.kind: Kind = _member(Kind, kind, f"task {name!r}: kind")
@@ -77,20 +81,24 @@ class Task:
         self.head: str | HeadFactory = head or ("token" if self.kind is Kind.TAGGING else "linear")
         self.loss: RowLoss = loss or LOSSES[self.kind]
         self.metric = metric or METRICS[self.kind]
+        self.units = units
         self._check_range()
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, {str(self.kind)!r}, { ({str(r): len(rows) for r, rows in self.rows.items()}) })"
 
+    def with_rows(self, data: Mapping[Role, Rows]) -> Task:
+        """The same task on other rows."""
+        about = (self.classes, self.outputs, self.head, self.loss, self.metric, self.allow, self.units)
+        return Task(self.name, self.kind, data, *about)
+
+    def in_units(self, values: Tensor) -> Tensor:
+        """Labels or outputs of a regression in its own units."""
+        return values if self.units is None else self.units.own(values)
+
     def size(self, role: Role = Role.TRAIN) -> int:
         """How many rows the task has in a role."""
         return len(self.rows[role]) if role in self.rows else 0
-
-    def with_rows(self, data: Mapping[Role, Rows]) -> Task:
-        """The same task on other rows."""
-        return Task(
-            self.name, self.kind, data, self.classes, self.outputs, self.head, self.loss, self.metric, self.allow
-        )
 
     def _check(self, role: Role, rows: Rows) -> None:
         place = f"task {self.name!r}, role {role}"
@@ -124,6 +132,8 @@ class Task:
         return int(labels[0].shape[1]) if labels[0].dim() > 1 else 1
 
     def _check_range(self) -> None:
+        if self.units is not None and (self.kind is not Kind.REGRESSION or len(self.units.mean) != self.outputs):
+            raise SteelyardError(f"task {self.name!r}: units are for the {self.outputs} outputs of a regression")
         if self.kind not in (Kind.CLASSIFICATION, Kind.TAGGING):
             return
         for role, rows in self.rows.items():

@@ -194,7 +194,8 @@ def evaluate(model: SharedModel, task: Task, rows: Rows, padding: int = 0, batch
         outputs, given = model(batch)[task.name], batch.parts[0].members[0].labels
         loss, count = task.loss(outputs, given)
         total += torch.stack([loss.sum(), count.sum()]).double().cpu()
-        kept_scores, kept_labels, kept_lengths = _kept(task.kind, outputs.float().cpu(), given.cpu())
+        own = (task.in_units(values.cpu()) for values in (outputs.float(), given))
+        kept_scores, kept_labels, kept_lengths = _kept(task.kind, *own)
         scores.append(kept_scores)
         labels.append(kept_labels)
         lengths.append(kept_lengths)

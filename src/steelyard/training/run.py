@@ -6,6 +6,7 @@ import json
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from steelyard.data import suites
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods import Method
 from steelyard.model import SharedModel
-from steelyard.tasks import Inputs, Kind, Role, Spec, Suite, Task
+from steelyard.tasks import Inputs, Kind, Role, Spec, Suite, Task, Units
 from steelyard.training import checkpoint, devices
 from steelyard.training.folder import Log, RunFolder, digest
 from steelyard.training.loop import Loop
@@ -61,8 +62,9 @@ class Run:
         return found
 
     def outputs(self, inputs: Inputs, task: str | None = None) -> Tensor:
-        """A task's raw outputs (logits or numbers) for new inputs; by default the target's."""
-        return self.model.predict(inputs, self._task(task))
+        """A task's outputs (logits, or numbers in their own units) for new inputs; by default the target's."""
+        name = self._task(task)
+        return self.suite[name].in_units(self.model.predict(inputs, name))
 
     def predict(self, inputs: Inputs, task: str | None = None) -> Tensor:
         """A task's predictions: class indices ``[N]``, 0/1 labels ``[N, K]``, numbers ``[N, K]`` or tags ``[N, L]``."""
@@ -294,6 +296,7 @@ def description(suite: Suite, named: dict[str, Any] | None, method: Method) -> d
                 "metric": t.metric,
             }
             | ({"head": t.head} if isinstance(t.head, str) else {})
+            | ({"units": asdict(t.units)} if t.units else {})
             for t in suite.tasks.values()
         ],
     }
@@ -316,7 +319,10 @@ def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
             raise SteelyardError(f"{folder}: its encoder has no name; give it: load(folder, encoder=…)")
         spec = Spec(tuple(about["spec"]["shape"]), about["spec"]["vocabulary"], about["spec"]["padding"])
         encoder = _built(about["encoder"]["name"], spec, about["encoder"]["options"])
-    tasks = [Task(data={}, **task) for task in about["tasks"]]
+    tasks = [
+        Task(data={}, **(task | ({"units": Units(**task["units"])} if "units" in task else {})))
+        for task in about["tasks"]
+    ]
     suite = Suite(tasks, about["target"], vocabulary=about["spec"]["vocabulary"], padding=about["spec"]["padding"])
     model = SharedModel(encoder, suite)
     if set(about["method"]["name"].split("+")) <= set(methods.names()):
