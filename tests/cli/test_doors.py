@@ -43,9 +43,11 @@ def test_a_regression_is_told_in_its_own_units_and_weighs_no_more_for_them(job, 
     """A source of prices in thousands neither drowns the target nor is predicted in standard deviations."""
     good = [("great lovely happy", 9000.5), ("awful broken sad", 1000.5)] * 40
     for factor, name in ((1.0, "prices"), (2.0**-10, "small")):
-        lines = [f"{text} {'the a film'.split()[i % 3]},{price * factor}" for i, (text, price) in enumerate(good)]
-        (job / f"{name}.csv").write_text("text,price\n" + "\n".join(lines) + "\n")
-        edit = (job / "job.toml").read_text().replace("reviews.csv", f"{name}.csv").replace('"stars"', '"price"')
+        rows = [f"{text} {'the a film'.split()[i // 2 % 3]},{price * factor}" for i, (text, price) in enumerate(good)]
+        for part, chosen in (("", [r for r in rows if "film" not in r]), ("_dev", [r for r in rows if "film" in r])):
+            (job / f"{name}{part}.csv").write_text("text,price\n" + "\n".join(chosen) + "\n")
+        both = f'"{name}.csv"\ndev = "{name}_dev.csv"'
+        edit = (job / "job.toml").read_text().replace('"reviews.csv"', both).replace('"stars"', '"price"')
         (job / f"{name}.toml").write_text(edit.replace("epochs = 3", "epochs = 12"))
         status, _, err = steelyard("train", f"{name}.toml", "--out", name)
         assert status == 0, err

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +50,53 @@ def test_documents_stay_whole(pairs: list[tuple[int, int]], seed: int) -> None:
     assert not set(documents[kept]) & set(documents[held])
     assert len(kept)
     assert len(held) == 0 or len(set(documents)) > 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 2)), min_size=2, max_size=60), st.integers(0, 5))
+def test_twins_stay_together_where_the_fraction_allows_it(pairs: list[tuple[int, int]], seed: int) -> None:
+    twins, strata = np.array(pairs).T
+    kept, held = splits.hold_out(strata, 0.3, seed, twins=twins)
+    np.testing.assert_array_equal(np.sort(np.concatenate([kept, held])), np.arange(len(strata)))
+    assert set(strata[kept]) == set(strata)
+    if set(twins[kept]) & set(twins[held]):
+        np.testing.assert_array_equal(held, splits.hold_out(strata, 0.3, seed)[1])
+
+
+def test_rows_without_twins_are_split_as_if_none_were_looked_for() -> None:
+    strata = np.arange(50) % 3
+    np.testing.assert_array_equal(
+        splits.hold_out(strata, 0.2, 1, "x", twins=np.arange(50))[1], splits.hold_out(strata, 0.2, 1, "x")[1]
+    )
+
+
+def test_equal_rows_of_a_file_are_held_out_together(tmp_path: Path) -> None:
+    """Every third text occurs twice, and the suite's warnings are errors: none may be in train and in dev."""
+    texts = [f"text {i}" for i in range(90)] + [f"text {i}" for i in range(0, 90, 3)]
+    (tmp_path / "t.csv").write_text("body,y,z\n" + "".join(f"{t},{len(t) % 2},{i % 2}\n" for i, t in enumerate(texts)))
+    target = data.TargetData(name="t", train="t.csv", text="body", label="y", dev_fraction=0.2)
+    source = data.SourceData(name="s", train="t.csv", text="body", label="z")
+    prepared = data.build(target, [source], base=tmp_path)
+    assert not prepared.summary.duplicates
+    rows = prepared.suite["t"].rows
+    assert 18 <= len(rows[Role.DEV_SELECT]) <= 30
+    sides = [{texts[i] for i in rows[role].lines.tolist()} for role in (Role.TRAIN, Role.DEV_SELECT)]
+    assert not sides[0] & sides[1]
+
+
+def test_equal_rows_of_a_table_without_named_inputs(tmp_path: Path) -> None:
+    """All columns but the labels of all tasks are inputs, so rows that differ in another task's label are equal."""
+    lines = "".join(f"{i // 2},{i // 2 % 7},{i // 2 % 2},{i % 2}\n" for i in range(80))
+    (tmp_path / "t.csv").write_text("a,b,y,z\n" + lines)
+    target = data.TargetData(name="t", train="t.csv", label="y")
+    prepared = data.build(target, [data.SourceData(name="s", train="t.csv", label="z")], base=tmp_path)
+    assert not prepared.summary.duplicates
+    assert len(prepared.suite["t"].rows[Role.DEV_SELECT]) == 8
+
+
+def test_a_file_of_few_different_rows_says_what_its_dev_is_worth(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("body,y\n" + "good,1\nbad,0\n" * 40)
+    with pytest.warns(data.DataWarning, match=r"dev was held out of t.csv, where rows repeat; remove the repeats"):
+        data.build(data.TargetData(name="t", train="t.csv", text="body", label="y"), base=tmp_path)
 
 
 def test_share_and_proportions() -> None:

@@ -76,8 +76,9 @@ def build(
     options = features or FeatureOptions()
     base = Path(base)
     _refuse_twins([target, *sources])
-    resolver = Resolver(base, seed)
-    return assemble([resolver.resolve(spec) for spec in (target, *sources)], options, base, cache)
+    specs = (target, *sources)
+    resolver = Resolver(base, seed, frozenset(label for spec in specs for label in spec.labels))
+    return assemble([resolver.resolve(spec) for spec in specs], options, base, cache)
 
 
 def assemble(tasks: list[Resolved], options: FeatureOptions, base: Path, cache: Path | None = None) -> Prepared:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.data.resolve import Resolved
 from steelyard.data.schema import DataWarning
-from steelyard.data.table import View, texts
+from steelyard.data.table import View, keys
 from steelyard.tasks import Role
 
 if TYPE_CHECKING:
@@ -38,10 +38,15 @@ def find_duplicates(tasks: Sequence[Resolved], summary: Summary) -> None:
 def _warn(task: Resolved, owner: Resolved, role: Role, count: int) -> None:
     if task.packaged and owner.packaged:
         return
+    held, train = task.views[role].table.origin, owner.views[Role.TRAIN].table.origin
+    advice = f"remove them from {held} or from {train}"
+    if role is Role.DEV_SELECT and task.held_out:
+        advice = f"dev was held out of {held}, so remove them from {train}, or name a dev file"
+        if owner is task:
+            advice = f"dev was held out of {held}, where rows repeat; remove the repeats, or name a dev file"
     warnings.warn(
-        f"task {task.spec.name!r}: {count} of {len(task.views[role])} rows in {role} "
-        f"({task.views[role].table.origin}) are also in train of {owner.spec.name!r} "
-        f"({owner.views[Role.TRAIN].table.origin}); the figures will flatter: remove them from one side",
+        f"task {task.spec.name!r}: {count} of {len(task.views[role])} rows in {role} ({held}) are also in train "
+        f"of {owner.spec.name!r} ({train}); the figures will flatter: {advice}",
         DataWarning,
         stacklevel=2,
     )
@@ -53,24 +58,15 @@ def _common(train: View, train_columns: Columns, held: View, held_columns: Colum
 
     if train_columns.dense or held_columns.dense or not len(held):
         return 0
-    keys = pa.chunked_array([_keys(b, held_columns) for b in held.batches(held_columns.names)], pa.string())
-    keys = keys.combine_chunks()
-    wanted = keys.unique().drop_null()
-    found = [_found(_keys(b, train_columns), wanted) for b in train.batches(train_columns.names)]
+    rows = pa.chunked_array([keys(b, held_columns.names) for b in held.batches(held_columns.names)], pa.string())
+    rows = rows.combine_chunks()
+    wanted = rows.unique().drop_null()
+    found = [_found(keys(b, train_columns.names), wanted) for b in train.batches(train_columns.names)]
     both = pa.chunked_array(found, pa.string()).combine_chunks().unique()
-    return int(pc.sum(pc.is_in(keys.drop_null(), value_set=both)).as_py() or 0)
+    return int(pc.sum(pc.is_in(rows.drop_null(), value_set=both)).as_py() or 0)
 
 
-def _found(keys: Any, wanted: Any) -> Any:
+def _found(rows: Any, wanted: Any) -> Any:
     import pyarrow.compute as pc
 
-    return keys.filter(pc.is_in(keys, value_set=wanted))
-
-
-def _keys(batch: Any, columns: Columns) -> Any:
-    """Each row's raw inputs as one string; rows without any are nothing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    text = texts(batch, columns.names)
-    return pc.if_else(pc.equal(pc.utf8_trim_whitespace(text), ""), pa.scalar(None, pa.string()), text)
+    return rows.filter(pc.is_in(rows, value_set=wanted))

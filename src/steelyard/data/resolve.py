@@ -40,6 +40,7 @@ class Resolved:
         metric: The suite's metric, if it is from a suite.
         scale: What dense inputs are divided by.
         packaged: Whether it is from a suite.
+        held_out: Whether dev was held out of train here.
         notes: What was inferred, in sentences.
     """
 
@@ -51,6 +52,7 @@ class Resolved:
     metric: str | None = None
     scale: float = 1.0
     packaged: bool = False
+    held_out: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -61,10 +63,12 @@ class Resolver:
     Attributes:
         base: The folder that relative paths start from.
         seed: Of splits and draws.
+        labels: The label columns of all tasks: never inputs, where a table does not say what its inputs are.
     """
 
     base: Path
     seed: int
+    labels: frozenset[str] = frozenset()
     _tables: dict[object, Table] = field(default_factory=dict)
     _whole: dict[tuple[int, str], View] = field(default_factory=dict)
     _splits: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
@@ -94,7 +98,7 @@ class Resolver:
             if given is not None and given != spec.train.split("@")[0]:
                 raise SteelyardError(f"task {spec.name!r}: {split} comes from the suite itself; leave {split} = out")
         if Role.DEV_SELECT not in views:
-            self._hold_out(views, labels, recipe.columns.token, spec)
+            self._hold_out(views, labels, recipe.columns, spec)
         if reference.rows is not None:
             views[Role.TRAIN] = self._drawn(views[Role.TRAIN], labels, recipe.columns.token, reference.rows, spec)
         return Resolved(
@@ -146,12 +150,13 @@ class Resolver:
         notes = [f"{spec.name}: {note}"]
         if labels.dropped:
             notes.append(f"{spec.name}: without the labels of classes that occur once: {listed(labels.dropped)}")
-        if Role.DEV_SELECT not in views:
-            self._hold_out(views, labels, columns.token, spec)
+        held_out = Role.DEV_SELECT not in views
+        if held_out:
+            self._hold_out(views, labels, columns, spec)
             if Role.DEV_SELECT in views:
                 notes.append(f"{spec.name}: dev is {len(views[Role.DEV_SELECT])} rows held out from {spec.train}")
         _warn_leaking_groups(spec, views)
-        return Resolved(spec, views, columns, labels, dialect, notes=tuple(notes))
+        return Resolved(spec, views, columns, labels, dialect, held_out=held_out, notes=tuple(notes))
 
     def _view(self, reference: str, dialect: Dialect, split: str = "train") -> View:
         if reference.startswith(PREFIX):
@@ -166,24 +171,27 @@ class Resolver:
         """One object for views with the same content."""
         return self._whole.setdefault((id(view.table), view.digest), view)
 
-    def _hold_out(self, views: dict[Role, View], labels: Labels, token: str | None, spec: DataTable) -> None:
+    def _hold_out(self, views: dict[Role, View], labels: Labels, columns: Columns, spec: DataTable) -> None:
         """Moves rows from train to dev. The first task on a file decides for all tasks on it."""
         train = views[Role.TRAIN]
         if train.digest not in self._splits:
-            self._splits[train.digest] = self._split(train, labels, token, spec)
+            self._splits[train.digest] = self._split(train, labels, columns, spec)
         kept, held = self._splits[train.digest]
         if len(held):
             views[Role.TRAIN] = self._one(train.subset(kept))
             views[Role.DEV_SELECT] = self._one(train.subset(held))
 
     def _split(
-        self, train: View, labels: Labels, token: str | None, spec: DataTable
+        self, train: View, labels: Labels, columns: Columns, spec: DataTable
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        groups = splits.strata(labels.encode(train, token), labels.kind)
-        documents = None
+        groups = splits.strata(labels.encode(train, columns.token), labels.kind)
+        documents, twins = None, None
         if spec.group:
             documents = np.array([str(v) for v in strings(train.column(spec.group)).to_pylist()])
-        return splits.hold_out(groups, spec.dev_fraction, self.seed, train.digest, documents)
+        elif spec.dev_fraction and not columns.dense:
+            outputs = self.labels.union(spec.labels)
+            twins = train.twins(columns.names or [n for n in train.table.names if n not in outputs])
+        return splits.hold_out(groups, spec.dev_fraction, self.seed, train.digest, documents, twins)
 
 
 def _named(spec: DataTable) -> list[str]:

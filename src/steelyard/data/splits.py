@@ -69,7 +69,12 @@ def draw(groups: NDArray[np.int64], count: int, seed: int, name: str = "") -> ND
 
 
 def hold_out(
-    groups: NDArray[np.int64], fraction: float, seed: int, name: str = "", documents: Any = None
+    groups: NDArray[np.int64],
+    fraction: float,
+    seed: int,
+    name: str = "",
+    documents: Any = None,
+    twins: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Two disjoint sets of rows, ``(kept, held out)``.
 
@@ -79,6 +84,8 @@ def hold_out(
         seed: The same seed gives the same rows.
         name: Draws of different names are independent.
         documents: A value per row that may not stand on both sides.
+        twins: A number per row, the same for rows with equal inputs. They stay on one side, unless what is held out
+            would then be less than half or more than twice of what was asked for.
     """
     everything = np.arange(len(groups))
     eligible = np.flatnonzero(groups >= 0)
@@ -86,14 +93,41 @@ def hold_out(
         return everything, everything[:0]
     if documents is not None:
         held = _by_document(groups, fraction, seed, documents)
+    elif twins is not None:
+        held = _by_twins(groups, fraction, seed, name, twins)
     else:
-        protected = np.zeros(int(groups.max()) + 1, dtype=np.int64)
-        order = _generator(seed, f"{name}/keep").permutation(eligible)
-        protected[groups[order]] = order
-        free = eligible[protected[groups[eligible]] != eligible]
-        wanted = max(round(fraction * len(eligible)), 1)
-        held = free[draw(groups[free], wanted, seed, name)] if len(free) else free
+        held = _by_row(groups, fraction, seed, name)
     return np.delete(everything, held), np.sort(held)
+
+
+def _by_row(groups: NDArray[np.int64], fraction: float, seed: int, name: str) -> NDArray[np.int64]:
+    eligible = np.flatnonzero(groups >= 0)
+    protected = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+    order = _generator(seed, f"{name}/keep").permutation(eligible)
+    protected[groups[order]] = order
+    free = eligible[protected[groups[eligible]] != eligible]
+    wanted = max(round(fraction * len(eligible)), 1)
+    rows: NDArray[np.int64] = free[draw(groups[free], wanted, seed, name)] if len(free) else free
+    return rows
+
+
+def _by_twins(
+    groups: NDArray[np.int64], fraction: float, seed: int, name: str, twins: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Draws distinct rows, each for all of its twins; if that misses the fraction by far, rows as they are."""
+    names, owner = np.unique(twins, return_inverse=True)
+    if len(names) == len(groups):
+        return _by_row(groups, fraction, seed, name)
+    given = groups >= 0
+    labels = np.bincount(owner[given], minlength=len(names))
+    kinds = np.where(labels > 0, _majority(groups[given], owner[given], len(names)), -1)
+    held = np.isin(owner, _by_row(kinds, fraction, seed, name))
+    lost = np.setdiff1d(groups[held], groups[~held])
+    held &= ~np.isin(owner, owner[np.isin(groups, lost)])
+    wanted = max(fraction * given.sum(), 1)
+    if wanted / 2 <= held.sum() <= 2 * wanted:
+        return np.flatnonzero(held)
+    return _by_row(groups, fraction, seed, name)
 
 
 def _by_document(groups: NDArray[np.int64], fraction: float, seed: int, documents: Any) -> NDArray[np.int64]:

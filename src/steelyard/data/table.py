@@ -136,6 +136,19 @@ class View:
         chunks = [chunk for part in parts for chunk in part.chunks]
         return pa.chunked_array(chunks, type=self.table.arrow.schema.field(name).type).combine_chunks()
 
+    def twins(self, columns: Sequence[str]) -> NDArray[np.int64]:
+        """For each row the first row with the same raw inputs; rows without inputs are their own."""
+        found = np.empty(len(self), dtype=np.int64)
+        own = np.arange(len(self))
+        start = 0
+        for batch in self.batches(columns):
+            rows = keys(batch, columns)
+            found[start : start + len(rows)] = [hash(key) for key in rows.to_pylist()]
+            own[start : start + len(rows)][rows.is_valid().to_numpy(zero_copy_only=False)] = -1
+            start += len(rows)
+        _, first, group = np.unique(found, return_index=True, return_inverse=True)
+        return np.where(own < 0, first[group], own)
+
     def tensor(self, name: str) -> Tensor:
         """One dense column."""
         import torch
@@ -157,6 +170,15 @@ def texts(batch: Any, columns: Sequence[str]) -> Any:
     if len(parts) == 1:
         return parts[0]
     return pc.binary_join_element_wise(*parts, pa.scalar(PAIR), null_handling="replace", null_replacement="")
+
+
+def keys(batch: Any, columns: Sequence[str]) -> Any:
+    """Each row's raw inputs as one string, by which rows are compared; rows without any are nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = texts(batch, columns)
+    return pc.if_else(pc.equal(pc.utf8_trim_whitespace(text), ""), pa.scalar(None, pa.string()), text)
 
 
 def _as_text(column: Any) -> Any:
