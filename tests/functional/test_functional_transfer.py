@@ -8,9 +8,11 @@ from torch import Tensor
 
 from steelyard.functional import (
     covariance_similarity,
+    cross_validated_rank,
     gram_weights,
     linear_shared_module,
     moment_weights,
+    spectral_gap_rank,
     svd_weights,
 )
 
@@ -288,3 +290,52 @@ def test_shared_module_with_redundant_columns() -> None:
     torch.testing.assert_close(span(redundant @ linear_shared_module(redundant, labels, 2)), span(narrow))
     with pytest.raises(ValueError, match="rank"):
         linear_shared_module(inputs, labels, 6)
+
+
+def planted(rank: int, noise: float, seed: int = 0) -> Tensor:
+    return normal(8, rank, seed=seed) @ normal(rank, 12, seed=seed + 1) + noise * normal(8, 12, seed=seed + 2)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_ranks_are_found(rank: int) -> None:
+    many = [planted(rank, 0, 10 * seed) + 0.3 * normal(5, 8, 12, seed=10 * seed + 9) for seed in range(30)]
+    found = [cross_validated_rank(folds) for folds in many]
+    assert found.count(rank) >= 27
+    signs = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
+    assert [cross_validated_rank((folds * signs[:, None]).flip(1)) for folds in many] == found
+    lengths = torch.tensor([*(9.0, 8.0, 7.5, 7.0)[:rank], 1.0, 0.3, 1e-5, 0.0], dtype=torch.float64)
+    moments = rotation(8, 1)[:, : len(lengths)] * lengths @ rotation(12, 2)[: len(lengths)]
+    assert spectral_gap_rank(moments) == spectral_gap_rank(moments * 1e-9) == rank
+
+
+def test_ranks_of_one_vector_of_none_and_of_noise() -> None:
+    assert spectral_gap_rank(normal(1, 5)) == spectral_gap_rank(torch.zeros(3, 5)) == 1
+    assert spectral_gap_rank(torch.eye(3)[:2]) == 1
+    assert cross_validated_rank(normal(4, 1, 5)) == cross_validated_rank(torch.zeros(4, 3, 5)) == 1
+    assert cross_validated_rank(normal(5, 6, 30)) == 1
+    assert cross_validated_rank(normal(1, 6, 30).expand(5, 6, 30)) == 6
+    with pytest.raises(ValueError, match=r"\[F, k, d\]"):
+        cross_validated_rank(normal(1, 6, 30))
+
+
+def test_cross_validation_is_the_error_of_what_is_held_out() -> None:
+    folds = planted(2, 0.5) + normal(4, 8, 12, seed=5)
+    errors = torch.zeros(8, dtype=torch.float64)
+    for held in range(4):
+        others = folds[[f for f in range(4) if f != held]].mean(0)
+        left = torch.linalg.svd(others, full_matrices=False).U
+        for rank in range(1, 9):
+            kept = left[:, :rank] @ left[:, :rank].T @ others
+            errors[rank - 1] += (kept - folds[held]).square().sum()
+    assert cross_validated_rank(folds) == int(errors.argmin()) + 1
+
+
+def test_several_vectors_of_one_task() -> None:
+    moments, owners = normal(5, 7), torch.tensor([0, 1, 1, 2, 0])
+    single = moment_weights(moments, 2, normalize=False)
+    joined = moment_weights(moments, 2, normalize=False, owners=owners)
+    expected = torch.stack([single[owners == t].norm() for t in range(3)])
+    torch.testing.assert_close(joined, expected)
+    turned = moments.clone()
+    turned[[1, 2]] = rotation(2, 3) @ moments[[1, 2]]
+    torch.testing.assert_close(moment_weights(turned, 2, normalize=False, owners=owners), expected)

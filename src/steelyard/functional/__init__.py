@@ -37,14 +37,15 @@ from steelyard.functional._rivals import (
     uncertainty_losses,
 )
 from steelyard.functional._simplex import bandit_weights, mirror_descent, ramp_weights, rescale_weights
-from steelyard.functional._tensors import gram_matrix
-from steelyard.functional._transfer import (
-    covariance_similarity,
+from steelyard.functional._singular import (
+    cross_validated_rank,
     gram_weights,
-    linear_shared_module,
     moment_weights,
+    spectral_gap_rank,
     svd_weights,
 )
+from steelyard.functional._tensors import gram_matrix
+from steelyard.functional._transfer import covariance_similarity, linear_shared_module
 
 __all__ = [
     "adam_preconditioner",
@@ -55,6 +56,7 @@ __all__ = [
     "conjugate_gradients",
     "cosine_hypergradient",
     "covariance_similarity",
+    "cross_validated_rank",
     "dual_cone_weights",
     "factored_gradient",
     "factored_weights",
@@ -76,6 +78,7 @@ __all__ = [
     "reduced_hessian",
     "rescale_weights",
     "sample_objectives",
+    "spectral_gap_rank",
     "stability_bound",
     "svd_weights",
     "target_first_weights",

@@ -19,6 +19,7 @@ from steelyard.methods.metaweighting import MetaWeighting
 from steelyard.methods.mgda import MGDA, MGDAUB
 from steelyard.methods.nash import Nash
 from steelyard.methods.pcgrad import PCGrad
+from steelyard.methods.svd import SVD
 from steelyard.methods.target_first import TargetFirst
 from steelyard.methods.tawt import TAWT
 from steelyard.methods.upgrad import UPGrad
@@ -58,6 +59,7 @@ for _method in (
     Ramp,
     TAWT,
     Alignment,
+    SVD,
     AlphaVIL,
     DIW,
     MGDA,

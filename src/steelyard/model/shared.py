@@ -102,6 +102,14 @@ class SharedModel(nn.Module):
                 outputs[member.task] = self.head(member.task)(block)
         return outputs
 
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """What every task's head reads: ``[n, width]``, or ``[n, L, width]`` for tagging."""
+        found: dict[str, Tensor] = {}
+        for part in batch.parts:
+            asked, features = self._features(part)
+            found |= zip((m.task for m in asked.members), self._blocks(features, asked), strict=True)
+        return found
+
     def add_alignment(
         self, tasks: Iterable[str] | None = None, matrix: Matrix = "full", rank: int = 8, stage: str | None = None
     ) -> Alignment:
