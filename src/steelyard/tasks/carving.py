@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from steelyard.tasks.kinds import Kind
-from steelyard.tasks.rows import Rows
+from steelyard.tasks.kinds import Kind, labelled
+from steelyard.tasks.rows import Ragged, Rows
 from steelyard.tasks.task import Role, Suite
 
 
@@ -18,7 +18,8 @@ def carve(
     """A suite in which some rows of ``out_of`` have become rows of ``role``.
 
     Rows that several tasks share stay shared; the draw is seeded, and stratified by class where a task has rows of
-    its own and enough of them. A task that has rows of ``role`` already, or none of ``out_of``, is left as it is.
+    its own and enough of them. A task with two labels or more keeps one on either side. A task that has rows of
+    ``role`` already, or has no two labelled rows of ``out_of``, is left as it is.
 
     Args:
         suite: The suite; it is not changed.
@@ -33,7 +34,7 @@ def carve(
     made = []
     for name, task in suite.tasks.items():
         rows = task.rows.get(out_of)
-        if name not in chosen or rows is None or role in task.rows or len(rows) < 2:
+        if name not in chosen or rows is None or role in task.rows or int(_has_label(rows).sum()) < 2:
             made.append(task)
             continue
         key = id(rows.inputs)
@@ -66,7 +67,29 @@ def _split(rows: Rows, kind: Kind, fraction: float, generator: torch.Generator) 
             places = (labels == value).nonzero()[:, 0]
             rank[places] = (torch.arange(len(places)) + 0.5) / len(places)
         order = order[rank.argsort(stable=True)]
+    order = _with_labels_on_both_sides(order, count, _has_label(rows))
     moved = order[:count].sort().values
     stays = torch.ones(n, dtype=torch.bool)
     stays[moved] = False
     return moved, stays.nonzero()[:, 0]
+
+
+def _has_label(rows: Rows) -> Tensor:
+    """Which rows have a label at all, ``BoolTensor[N]``."""
+    if isinstance(rows.labels, Ragged):
+        number = torch.repeat_interleave(torch.arange(len(rows)), rows.labels.lengths)
+        return torch.zeros(len(rows)).index_add_(0, number, labelled(rows.labels.values).float()) > 0
+    given = labelled(rows.labels)
+    return given.flatten(1).any(1) if given.dim() > 1 else given
+
+
+def _with_labels_on_both_sides(order: Tensor, count: int, given: Tensor) -> Tensor:
+    """The order with a labelled row swapped in before, or after, the first ``count``, where there is none."""
+    places = given[order].nonzero()[:, 0]
+    first, last = int(places[0]), int(places[-1])
+    order = order.clone()
+    if first >= count:
+        order[[count - 1, first]] = order[[first, count - 1]]
+    elif last < count:
+        order[[count, last]] = order[[last, count]]
+    return order

@@ -34,12 +34,16 @@ def accelerator(training: Training, folder: Path | None) -> Any:
     ):
         # One process, two runs of different precision: Accelerate keeps the first one's settings unless told.
         AcceleratorState._reset_state()
-    return Accelerator(
+    found = Accelerator(
         cpu=training.device == "cpu",
         mixed_precision=training.precision,
         log_with=training.trackers or None,
         project_dir=str(folder) if folder else None,
     )
+    if training.precision == "fp16" and found.device.type == "cpu":
+        # Accelerate would train in full precision and not say so.
+        raise SteelyardError("precision = 'fp16' needs an accelerator; on the CPU use 'bf16' or 'no'")
+    return found
 
 
 def _check_tracker(name: str) -> None:

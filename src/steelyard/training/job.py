@@ -237,6 +237,11 @@ class TrainingJob(Alone, Combining, Dissecting):
         return batch if self.device.type == "cpu" else batch.to(self.device)
 
     def _sums(self, batch: Batch, row_weights: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if len(batch) == 1 and self._rows_mix():
+            raise SteelyardError(
+                f"task {batch.tasks[0]!r}: a step has one row of it alone, from which BatchNorm cannot learn; raise "
+                "batch_size, set sampling = 'balanced', or use an encoder without BatchNorm"
+            )
         found = self.model.losses(batch, self.network(batch), row_weights)
         return self._in_order(found.sums), self._in_order(found.counts)
 

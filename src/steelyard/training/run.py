@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -238,11 +239,12 @@ def _summary(loop: Loop, method: Method, training: Training) -> dict[str, Any]:
         "steps": loop.at.total,
         "seconds": round(loop.seconds, 3),
         "seed": training.seed,
-        "versions": versions(),
+        "versions": dict(versions()),
     }
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """What this was computed with."""
     packages = {name: metadata.version(name) for name in ("steelyard", "torch", "numpy", "accelerate")}
     return {"python": platform.python_version(), **packages}

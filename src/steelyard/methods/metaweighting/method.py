@@ -116,7 +116,7 @@ class MetaWeighting(Method):
         for name, task in found.tasks.items():
             if Role.TRAIN in task.rows and Role.QUERY not in task.rows:
                 raise SteelyardError(
-                    f"method 'metaweighting' needs query rows of every task, and {name!r} has no two training rows to "
-                    "split; give it more rows, or leave it out"
+                    f"method 'metaweighting' needs query rows of every task, and {name!r} has no two labelled training "
+                    "rows to split; give it more rows, or leave it out"
                 )
         return found
