@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steelyard import data, encoders, functional, gradients, heads, methods, testing
+    from steelyard import data, diagnostics, encoders, functional, gradients, heads, methods, testing
     from steelyard.errors import SteelyardError
     from steelyard.model import SharedModel
     from steelyard.tasks import Kind, Ragged, Role, Rows, Suite, Task
@@ -29,7 +29,7 @@ _HOMES = {
     "fit": "training",
     "load": "training",
 }
-_ROOMS = {"data", "encoders", "functional", "gradients", "heads", "methods", "testing"}
+_ROOMS = {"data", "diagnostics", "encoders", "functional", "gradients", "heads", "methods", "testing"}
 
 __all__ = [
     "Kind",
@@ -43,6 +43,7 @@ __all__ = [
     "Task",
     "Training",
     "data",
+    "diagnostics",
     "encoders",
     "fit",
     "functional",

@@ -74,6 +74,21 @@ def predict(run: Path, input: Path, task: str | None, out: Path | None, as_json:
 
 
 @app.command()
+@click.argument("config", type=_FILE)
+@click.option("--all-pairs", is_flag=True, help="Every task as a target: a matrix.")
+@click.option("--quick", is_flag=True, help="Train nothing: only the estimate at the initial parameters.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key: --set training.epochs=3")
+@click.option("--out", type=_FILE, help="A csv file to write to, too.")
+@_json
+def distance(config: Path, all_pairs: bool, quick: bool, changes: tuple[str, ...], out: Path | None,
+             as_json: bool) -> None:  # fmt: skip
+    """The task distance of each source of CONFIG (a TOML file) to the target: the smaller, the nearer."""
+    from steelyard.cli import distances
+
+    distances.distance(config, all_pairs, quick, changes, out, as_json)
+
+
+@app.command()
 @click.argument("name", required=False)
 @click.option("--list", "listed", is_flag=True, help="List the studies.")
 @click.option("--small", is_flag=True, help="The size that runs in minutes.")

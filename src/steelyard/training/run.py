@@ -123,9 +123,9 @@ def fit(
         config = config or _config(suite, encoder, encoder_options, method, training)
         folder.claim(config, files or {}, digest(suite))
     try:
-        with _seeded(training.seed):
+        with seeded(training.seed):
             suite = method.prepare(suite, training.seed)
-            model = _model(encoder, suite, encoder_options or {})
+            model = shared_model(encoder, suite, encoder_options)
             method.adapt(model)
             if folder is not None and folder.finished:
                 return _read_back(model, suite, folder)
@@ -184,10 +184,13 @@ def one_line(error: ValidationError, model: Any) -> str:
     return f"{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _model(encoder: nn.Module | SharedModel | str, suite: Suite, options: Mapping[str, Any]) -> SharedModel:
+def shared_model(
+    encoder: nn.Module | SharedModel | str, suite: Suite, options: Mapping[str, Any] | None = None
+) -> SharedModel:
+    """The model of a suite, with a named encoder built from the random state as it is."""
     if isinstance(encoder, SharedModel):
         return encoder
-    return SharedModel(_built(encoder, suite.spec, options) if isinstance(encoder, str) else encoder, suite)
+    return SharedModel(_built(encoder, suite.spec, options or {}) if isinstance(encoder, str) else encoder, suite)
 
 
 def _built(name: str, spec: Spec, options: Mapping[str, Any]) -> nn.Module:
@@ -337,7 +340,7 @@ def _flat(training: Training) -> dict[str, Any]:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Makes what happens inside depend on the seed alone, and leaves the caller's randomness as it was."""
     before = checkpoint.random_state()
     import random
