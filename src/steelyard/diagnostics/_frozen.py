@@ -84,9 +84,9 @@ def best_head(features: Features) -> Fitted:
     The penalty is chosen on one half of these for the other half: no row has a say in what it is judged with.
     """
     length = torch.cat([x.square().sum(-1).flatten() for x, _ in features.train]).mean().sqrt().clamp_min(1e-30)
-    head, heads, losses = copy.deepcopy(features.head), [], []
+    head, heads, losses = nn.Sequential(_Divide(float(length)), copy.deepcopy(features.head)), [], []
     for penalty in PENALTIES:
-        _fit(head, features, penalty, float(length))
+        _fit(head, features, penalty)
         heads.append(copy.deepcopy(head))
         with torch.no_grad():
             judged = [features.loss(head(x), y) for x, y in features.held]
@@ -123,19 +123,28 @@ def _chunk(model: SharedModel, batch: Batch, task: str) -> Chunk:
     return head_inputs(model, batch.to(device), task).cpu().double(), labels
 
 
-def _fit(head: nn.Module, features: Features, penalty: float, length: float) -> None:
-    """Moves a head to the minimum of the mean loss + penalty/2 · (length·‖W‖)²; biases are free."""
+class _Divide(nn.Module):
+    """Divides features, so that their scale is nothing to the penalty, nor to the optimiser."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features / self.by
+
+
+def _fit(head: nn.Module, features: Features, penalty: float) -> None:
+    """Moves a head to the minimum of the mean loss + penalty/2 · ‖W‖²; biases are free."""
     parameters = [p for p in head.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.dim() > 1]
     total = max(1, sum(int(labelled(y).sum()) for _, y in features.train))
-    optimizer = torch.optim.LBFGS(
-        parameters, max_iter=ITERATIONS, tolerance_grad=1e-7 * length, line_search_fn="strong_wolfe"
-    )
+    optimizer = torch.optim.LBFGS(parameters, max_iter=ITERATIONS, line_search_fn="strong_wolfe")
 
     def objective() -> Tensor:
         optimizer.zero_grad()
         loss = torch.stack([features.loss(head(x), y)[0].sum() for x, y in features.train]).sum() / total
-        loss = loss + penalty / 2 * length**2 * torch.stack([p.square().sum() for p in matrices]).sum()
+        loss = loss + penalty / 2 * torch.stack([p.square().sum() for p in matrices]).sum()
         torch.autograd.backward(loss)
         return loss.detach()
 

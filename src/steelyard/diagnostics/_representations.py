@@ -67,10 +67,9 @@ def learned(
 def gradient_of(model: SharedModel, suite: Suite, task: str, head: nn.Module, role: Role) -> Tensor:
     """∇_φ of a task's mean loss over all rows of a role, with a given head, ``[P]`` in float64 on the CPU."""
     model = copy.deepcopy(model)
-    with torch.no_grad():
-        for own, fitted in zip(model.head(task).parameters(), head.parameters(), strict=True):
-            own.copy_(fitted)
     parameters = list(model.scope("shared", trainable=True).values())
+    place = next(key for key, own in model.heads.items() if own is model.head(task))
+    model.heads[place] = copy.deepcopy(head).to(parameters[0])
     total, labels = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
     with gradients.pure(model):
         for batch in batches(suite, task, role):
