@@ -191,13 +191,18 @@ def peak(run: Callable[[], None]) -> int:
     return most
 
 
+def _takes_part(rival: str, turn: int, rival_rounds: int) -> bool:
+    """Whether a rival runs in this turn: none warms up but Opacus, whose hooks are made in its first run."""
+    return rival_rounds > 0 and turn <= rival_rounds and (turn > 0 or rival == "opacus")
+
+
 def measure(job: Job, rounds: int, rival_rounds: int) -> tuple[dict[str, list[tuple[float, float]]], dict[str, str]]:
     """CPU and wall seconds of every line in each round, the lines taking turns; and what failed, why."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("step", *OURS, *RIVALS)}
     failed: dict[str, str] = {}
     for turn in range(rounds + 1):
         for name, found in times.items():
-            if name in failed or (name in RIVALS and (turn > rival_rounds or (turn == 0 and name != "opacus"))):
+            if name in failed or (name in RIVALS and not _takes_part(name, turn, rival_rounds)):
                 continue
             cpu, wall = time.process_time(), time.perf_counter()
             try:

@@ -165,6 +165,25 @@ def test_a_raw_parameter_takes_the_exact_path_alone(caplog: pytest.LogCaptureFix
     assert [record.message.count("scale") for record in caplog.records] == [1]
 
 
+class Channels(nn.Module):
+    """A raw scale and shift per channel, broadcast over the rows and over what stands behind the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 2)
+        self.scale, self.shift = nn.Parameter(torch.randn(3, 1, 1)), nn.Parameter(torch.randn(1, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.conv(x) * self.scale).tanh() + self.shift
+
+
+def test_a_raw_scale_per_channel_is_summed_over_positions() -> None:
+    module = Channels().double()
+    x = floats(6, 2, 4, 5)
+    check(module, lambda: module(x), ROWS, 3)
+    check(module, lambda: module(x), ROWS, 3, parameters=["scale"])
+
+
 def test_batch_norm_in_training_mode_is_refused_with_all_names() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
     with pytest.raises(gradients.RowsMixError, match=r"1, 3.*eval mode"):
