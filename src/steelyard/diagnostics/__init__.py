@@ -1,5 +1,14 @@
-"""What can be said of tasks before, or without, learning the target: how far sources are from it."""
+"""What can be said of tasks before, or without, learning the target: how far and how unlike sources are."""
 
+from steelyard.diagnostics.covariance import Moments, Similarities, covariance_similarity, similarity
 from steelyard.diagnostics.distance import Distance, Estimate, task_distances
 
-__all__ = ["Distance", "Estimate", "task_distances"]
+__all__ = [
+    "Distance",
+    "Estimate",
+    "Moments",
+    "Similarities",
+    "covariance_similarity",
+    "similarity",
+    "task_distances",
+]

@@ -45,7 +45,11 @@ from steelyard.functional._singular import (
     svd_weights,
 )
 from steelyard.functional._tensors import gram_matrix
-from steelyard.functional._transfer import covariance_similarity, linear_shared_module
+from steelyard.functional._transfer import (
+    covariance_similarities,
+    covariance_similarity,
+    linear_shared_module,
+)
 
 __all__ = [
     "adam_preconditioner",
@@ -55,6 +59,7 @@ __all__ = [
     "conflict_coefficients",
     "conjugate_gradients",
     "cosine_hypergradient",
+    "covariance_similarities",
     "covariance_similarity",
     "cross_validated_rank",
     "dual_cone_weights",

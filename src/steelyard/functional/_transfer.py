@@ -1,9 +1,11 @@
 """Information transfer: similarity of covariances, and the shared subspace."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from steelyard.functional._tensors import narrow_type, require_finite, wide
+from steelyard.functional._tensors import narrow_type, require_finite, require_square, wide
 
 
 def covariance_similarity(
@@ -32,13 +34,33 @@ def covariance_similarity(
         raise ValueError(f"inputs must be [m, d] and [n, d], not {list(a.shape)} and {list(b.shape)}")
     if not 0 < mass <= 1:
         raise ValueError(f"mass must lie in (0, 1], not {mass}")
-    first, second = _principal_factor(a, mass, center), _principal_factor(b, mass, center)
-    overlap = (first.mT @ second).square().sum()
-    if normalized:
-        result = overlap / torch.sqrt((first.mT @ first).square().sum() * (second.mT @ second).square().sum())
-    else:
-        result = torch.sqrt(overlap / (first.square().sum() * second.square().sum()))
-    return result.to(narrow_type(a, b))
+    factors = [_principal_factor(_moment(x, center), mass) for x in (a, b)]
+    return _similarities(factors, normalized)[0, 1].to(narrow_type(a, b))
+
+
+def covariance_similarities(covariances: Sequence[Tensor], mass: float = 0.99, normalized: bool = False) -> Tensor:
+    """Return `covariance_similarity` of all pairs of tasks whose covariances are there already.
+
+    Args:
+        covariances: Σ_t of each task, `Tensor[d, d]`, up to a factor.
+        mass: as in `covariance_similarity`.
+        normalized: as in `covariance_similarity`.
+
+    Returns:
+        `Tensor[k, k]`, symmetric; its diagonal is one only if `normalized`.
+
+    Raises:
+        ValueError: if shapes do not match or a covariance is zero.
+    """
+    if not 0 < mass <= 1:
+        raise ValueError(f"mass must lie in (0, 1], not {mass}")
+    for matrix in covariances:
+        require_square(matrix, "a covariance")
+        require_finite(matrix, "a covariance")
+    if len({len(matrix) for matrix in covariances}) != 1:
+        raise ValueError(f"covariances have different sizes: {[len(matrix) for matrix in covariances]}")
+    factors = [_principal_factor(torch.linalg.eigh(_scaled(matrix, "covariance")), mass) for matrix in covariances]
+    return _similarities(factors, normalized).to(narrow_type(*covariances))
 
 
 def linear_shared_module(inputs: Tensor, labels: Tensor, rank: int, weights: Tensor | None = None) -> Tensor:
@@ -69,22 +91,33 @@ def linear_shared_module(inputs: Tensor, labels: Tensor, rank: int, weights: Ten
     return module.to(narrow_type(inputs))
 
 
-def _principal_factor(inputs: Tensor, mass: float, center: bool) -> Tensor:
-    """Return F with F Fᵀ = S / largest eigenvalue, the truncated covariance; cut columns are zero."""
+def _moment(inputs: Tensor, center: bool) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues (rising) and eigenvectors of XᵀX, up to a factor."""
     require_finite(inputs, "the inputs")
     rows = wide(inputs)
     if center:
         rows = rows - rows.mean(0)
-    largest = rows.abs().max()
-    if not bool(largest > 0):
-        raise ValueError("the covariance of the inputs is zero" + (" after centring" if center else ""))
-    rows = rows / largest
+    rows = _scaled(rows, "covariance of the inputs", " after centring" if center else "")
     if rows.shape[0] < rows.shape[1]:
         _, lengths, vectors = torch.linalg.svd(rows, full_matrices=False)
-        values, basis = lengths.square(), vectors.mT
-    else:
-        values, basis = torch.linalg.eigh(rows.mT @ rows)
-        values, basis = values.clamp_min(0).flip(-1), basis.flip(-1)
+        return lengths.square().flip(0), vectors.mT.flip(-1)
+    values, basis = torch.linalg.eigh(rows.mT @ rows)
+    return values, basis
+
+
+def _scaled(values: Tensor, what: str, when: str = "") -> Tensor:
+    """Return values divided by the largest of them, so that squares neither overflow nor vanish."""
+    values = wide(values)
+    largest = values.abs().max()
+    if not bool(largest > 0):
+        raise ValueError(f"the {what} is zero{when}")
+    return values / largest
+
+
+def _principal_factor(spectrum: tuple[Tensor, Tensor], mass: float) -> Tensor:
+    """Return F with F Fᵀ = S / largest eigenvalue, the truncated covariance; cut columns are zero."""
+    values, basis = spectrum
+    values, basis = values.clamp_min(0).flip(-1), basis.flip(-1)
     values = values / values[0]
     before = values.cumsum(0) - values
     needed = before < mass * values.sum() * (1 - 1e-12)
@@ -92,3 +125,13 @@ def _principal_factor(inputs: Tensor, mass: float, center: bool) -> Tensor:
     kept = torch.where(values >= last * (1 - 1e-9), values, 0.0)
     factor: Tensor = basis * kept.sqrt()
     return factor
+
+
+def _similarities(factors: Sequence[Tensor], normalized: bool) -> Tensor:
+    """Return the score of every pair of truncated covariances, from their factors."""
+    flat = torch.stack([(factor @ factor.mT).flatten() for factor in factors])
+    overlap = (flat @ flat.mT).clamp_min(0)
+    if normalized:
+        return overlap / torch.sqrt(overlap.diagonal()[:, None] * overlap.diagonal())
+    traces = torch.stack([factor.square().sum() for factor in factors])
+    return torch.sqrt(overlap / (traces[:, None] * traces))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from steelyard.errors import SteelyardError
 from steelyard.model import names, reading
 from steelyard.model.alignment import Alignment
-from steelyard.model.stages import find_stage
+from steelyard.model.stages import Stage, apart, find_stage, flat_vectors
 from steelyard.tasks import SUMS, Batch, Inputs, Kind, Member, Part, Ragged, Suite
 
 if TYPE_CHECKING:
@@ -110,6 +110,26 @@ class SharedModel(nn.Module):
             found |= zip((m.task for m in asked.members), self._blocks(features, asked), strict=True)
         return found
 
+    @property
+    def stage(self) -> Stage:
+        """The embedding stage: where the alignment matrices are, or would be."""
+        if self.alignment is not None:
+            return self.alignment.stage
+        return find_stage(self.encoder, None, self.width, self._hugging_face)
+
+    def embeddings(self, batch: Batch) -> dict[str, Tensor]:
+        """Every task's vectors at the embedding stage, as they go on to what is shared: with R_t, without padding.
+
+        Returns:
+            ``[vectors, d]`` for each task: one for each row of the batch, or for each of its tokens or pixels.
+        """
+        found: dict[str, Tensor] = {}
+        for given in batch.parts:
+            part = given if self.alignment is None else apart(given)
+            seen = self.stage.watch(self.encoder, part, self._asked, self.alignment)
+            found |= {m.task: flat_vectors(seen, part.mask, m.rows) for m in part.members}
+        return found
+
     def add_alignment(
         self, tasks: Iterable[str] | None = None, matrix: Matrix = "full", rank: int = 8, stage: str | None = None
     ) -> Alignment:
@@ -131,11 +151,12 @@ class SharedModel(nn.Module):
 
     def _features(self, part: Part) -> tuple[Part, Tensor]:
         """The encoder's features, and the part whose rows they are: aligned tasks share none."""
+        if self.alignment is None:
+            return part, self._asked(part)
+        return self.alignment.features(self.encoder, part, self._asked)
 
-        def ask(asked: Part) -> Tensor:
-            return reading.features_of(self.encoder, asked, self._hugging_face)
-
-        return (part, ask(part)) if self.alignment is None else self.alignment.features(self.encoder, part, ask)
+    def _asked(self, part: Part) -> Tensor:
+        return reading.features_of(self.encoder, part, self._hugging_face)
 
     def _blocks(self, features: Tensor, part: Part) -> list[Tensor]:
         """Each member's features: of its tokens where it tags them, else of its rows."""

@@ -63,6 +63,20 @@ class Stage:
         finally:
             handle.remove()
 
+    def watch(
+        self, encoder: nn.Module, part: Part, ask: Ask, change: Callable[[Tensor, Part], Tensor] | None = None
+    ) -> Tensor:
+        """What goes on from the stage when the encoder is asked for a part, changed or not, as `vectors`."""
+        seen: list[Tensor] = []
+
+        def passing(values: Tensor) -> Tensor:
+            values = values if change is None else change(values, part)
+            seen.append(self.vectors(values))
+            return values
+
+        self.through(encoder, part, ask, passing)
+        return seen[-1]
+
     def vectors(self, values: Tensor) -> Tensor:
         """Values at the stage with their vectors on the last axis: ``[N, d]``, ``[N, L, d]`` or ``[N, H, W, d]``.
 
@@ -166,3 +180,10 @@ def apart(part: Part) -> Part:
     inputs = torch.cat([part.inputs[member.rows] for member in part.members])
     mask = None if part.mask is None else torch.cat([part.mask[member.rows] for member in part.members])
     return replace(part, inputs=inputs, mask=mask, members=tuple(members))
+
+
+def flat_vectors(vectors: Tensor, mask: Tensor | None, rows: slice) -> Tensor:
+    """Vectors of some rows in a list, ``[n, d]``; without those of padding, where there is one for each token."""
+    if mask is None or vectors.dim() < 3 or vectors.shape[1] < mask.shape[1]:
+        return vectors[rows].flatten(0, -2)
+    return vectors[rows, : mask.shape[1]][mask[rows]]
