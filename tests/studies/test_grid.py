@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-from steelyard.studies import grid
+from steelyard.errors import SteelyardError
+from steelyard.studies import backends, grid
+from steelyard.studies.memory import Peak
 
 KEYS = [{"method": method, "seed": seed} for method in ("a", "b") for seed in range(3)]
 
@@ -21,6 +23,12 @@ def measure(settings, method, seed):
         raise ValueError("no such luck")
     time.sleep(settings.get("sleep", 0))
     return {"value": seed + (10 if method == "b" else 0), "pid": os.getpid()}
+
+
+def crash(settings, method, seed):
+    if (method, seed) == ("a", 1):
+        os._exit(9)
+    return {"value": seed}
 
 
 def calls(path):
@@ -89,3 +97,29 @@ def test_killed_and_gone_on_with(tmp_path):
     assert sorted(value["value"] for _, value in results) == [0, 1, 2, 10, 11, 12]
     assert (tmp_path / "cells").read_text().splitlines()[: len(kept)] == kept
     assert len(calls(tmp_path / "calls")) <= 7
+
+
+def test_a_process_that_dies_is_named_and_takes_no_other_cell_with_it(tmp_path):
+    results, failed = grid.run(crash, KEYS, tmp_path / "cells", jobs=2, progress=False)
+    assert len(results) == 5
+    assert list(failed) == ["method a, seed 1"]
+    assert "its process was killed" in failed["method a, seed 1"]
+
+
+def test_unknown_backends_and_missing_packages_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(SteelyardError, match="no backend 'loki'; did you mean 'loky'"):
+        grid.run(measure, KEYS, tmp_path / "cells", backend="loki", progress=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SteelyardError, match="pip install 'steelyard\\[scale\\]'"):
+        backends.check("ray")
+
+
+def test_a_peak_is_that_of_the_run():
+    before = Peak().megabytes
+    held = bytearray(200 * 2**20)
+    held[::4096] = b"x" * len(held[::4096])
+    assert Peak().megabytes > before + 150
+    peak = Peak()
+    del held
+    if peak._reset:
+        assert Peak().megabytes < before + 100

@@ -27,6 +27,12 @@ def _out(function: F) -> F:
     return click.option("--out", type=_FILE, help=text)(function)
 
 
+def _parallel(function: F) -> F:
+    backend = "loky (processes here), ray or dask (extra scale), possibly with an address: dask:tcp://host:8786"
+    function = click.option("--backend", default="loky", show_default=True, help=backend)(function)
+    return click.option("--jobs", type=click.IntRange(1), help="Runs at once (default: one per core).")(function)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="steelyard")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -89,12 +95,33 @@ def distance(config: Path, all_pairs: bool, quick: bool, changes: tuple[str, ...
 
 
 @app.command()
+@click.argument("config", type=_FILE)
+@click.option("--methods", metavar="A,B,C", help="What is asked about, with commas: tawt, tawt+pcgrad, "
+              "tawt:eta=2.0, my_file.py:MyMethod (default: the method of CONFIG).")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--no-controls", "controls", is_flag=True, flag_value=False, default=True,
+              help="Leave out the controls: single, uniform, joint, ramp, random.")  # fmt: skip
+@click.option("--budget", type=click.IntRange(0), default=0, show_default=True,
+              help="Trials of hyper-parameters for each method, chosen on dev rows (extra tune).")  # fmt: skip
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key: --set training.epochs=3")
+@_parallel
+@click.option("--keep-runs", is_flag=True, help="Keep each run's folder, with its model, below OUT/runs.")
+@_out
+@_json
+def compare(config: Path, methods: str | None, seeds: int, controls: bool, budget: int, changes: tuple[str, ...],
+            jobs: int | None, backend: str, keep_runs: bool, out: Path | None, as_json: bool) -> None:  # fmt: skip
+    """Compare methods with each other and with controls on CONFIG, over seeds; the same --out goes on after a stop."""
+    from steelyard.cli import comparing
+
+    comparing.compare(config, changes, methods, seeds, controls, budget, jobs, backend, keep_runs, out, as_json)
+
+
+@app.command()
 @click.argument("name", required=False)
 @click.option("--list", "listed", is_flag=True, help="List the studies.")
 @click.option("--small", is_flag=True, help="The size that runs in minutes.")
 @click.option("--seeds", type=click.IntRange(1), help="How many seeds, if not the size's own number.")
-@click.option("--jobs", type=click.IntRange(1), help="Cells at once (default: one per core).")
-@click.option("--backend", default="loky", show_default=True, help="joblib's: loky, threading, ray, dask.")
+@_parallel
 @_out
 @_json
 def study(name: str | None, listed: bool, small: bool, seeds: int | None, jobs: int | None, backend: str,
@@ -172,10 +199,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt) as stop:
         if debug:
             raise
-        _fail(
-            "stopped; run the same command to go on" if type(stop).__name__ == "Interrupted" else "stopped",
-            130,
-        )
+        cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__cause__
+        again = "stopped; run the same command to go on" if type(cause).__name__ == "Interrupted" else "stopped"
+        _fail(str(cause or "") or again, 130)
     except SteelyardError as error:
         if debug:
             raise

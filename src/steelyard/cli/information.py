@@ -106,6 +106,7 @@ def _checks() -> list[tuple[str, str, str]]:
     for extra, packages in (
         ("text", ("transformers", "datasets", "seqeval")),
         ("scale", ("joblib", "ray", "dask")),
+        ("tune", ("optuna",)),
     ):
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         advice = f"pip install 'steelyard[{extra}]'" if missing else ""

@@ -9,6 +9,7 @@ from rich.console import Console
 from steelyard import studies
 from steelyard.cli.printing import print_json, print_table, say
 from steelyard.cli.runs import dated
+from steelyard.cli.stopping import resumable
 from steelyard.studies import Size
 
 
@@ -26,9 +27,10 @@ def study(
             f"to go on after a stop: --out {folder}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
-    findings, failed = studies.run(
-        chosen, folder, size=size, seeds=seeds, jobs=jobs, backend=backend, progress=not as_json
-    )
+    with resumable(folder):
+        findings, failed = studies.run(
+            chosen, folder, size=size, seeds=seeds, jobs=jobs, backend=backend, progress=not as_json
+        )
     if as_json:
         tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "note": t.note} for t in findings.tables]
         found = {"study": str(folder), "answer": findings.answer, "tables": tables, "differs": findings.differs}

@@ -2,7 +2,7 @@
 
 from steelyard.encoders.dense import MLP
 from steelyard.encoders.image import LeNet, ResNet
-from steelyard.encoders.registry import build, names, options, pretrained
+from steelyard.encoders.registry import build, default, names, options, pretrained
 from steelyard.encoders.text import LSTM, TextCNN, max_over_tokens
 from steelyard.encoders.transformer import Transformer
 from steelyard.encoders.vectors import Vectors, glove, read_vectors
@@ -16,6 +16,7 @@ __all__ = [
     "Transformer",
     "Vectors",
     "build",
+    "default",
     "glove",
     "max_over_tokens",
     "names",

@@ -49,6 +49,13 @@ def names() -> list[str]:
     return list(BUILT_IN)
 
 
+def default(spec: Spec) -> str:
+    """The built-in encoder for rows of which no one has said how to read them."""
+    if spec.vocabulary:
+        return "textcnn"
+    return "mlp" if len(spec.shape) == 1 else "resnet"
+
+
 def pretrained(name: str, base: Path | str = ".") -> bool:
     """Whether a name means a Hugging Face model: it is not built in, nor a built-in one's name misspelt.
 

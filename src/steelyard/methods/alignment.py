@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from torch import nn
 
 from steelyard.errors import SteelyardError
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 from steelyard.model import SharedModel, evaluating
 
 
@@ -28,6 +28,7 @@ class Alignment(Method):
     """
 
     name = "alignment"
+    search: ClassVar[Search] = {"warmup": (0.0, 0.5, 0.8)}
     summary = "a matrix per task aligns its embeddings' covariance with the other tasks'"
     paper = "Wu, Zhang and Ré 2020, Understanding and Improving Information Transfer in Multi-Task Learning"
     cost = "1 step; 2 once B is held"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -24,6 +24,9 @@ Objective = Callable[[Tensor], Tensor]
 
 Rule = Callable[[Tensor], Tensor]
 """How gradients are combined: from their Gram matrix ``[T, T]`` to a coefficient for each, ``[T]``."""
+
+Search = Mapping[str, Sequence[Any]]
+"""Values worth trying for options, by name."""
 
 Place = Literal["parameters", "representation"]
 """Where gradients are taken: by the shared parameters, or by what the heads read."""
@@ -259,6 +262,8 @@ class Method(ABC):
     """Whether it weighs losses by `descend` or `minimise` alone, so that their gradients can be combined."""
     Options: ClassVar[type[Options]] = Options
     """Its options, as a pydantic model with defaults."""
+    search: ClassVar[Search] = {}
+    """Values worth trying for some options, by name, where a comparison tunes every method by the same budget."""
     combination: Method | None = None
     """What takes the place of the weighted sum of gradients, where two methods are composed."""
 

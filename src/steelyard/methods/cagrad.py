@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
 from steelyard.functional import conflict_averse_weights
 from steelyard.methods import base
-from steelyard.methods.base import Job
+from steelyard.methods.base import Job, Search
 from steelyard.methods.combination import Combination
 
 
@@ -19,6 +21,7 @@ class CAGrad(Combination):
     """
 
     name = "cagrad"
+    search: ClassVar[Search] = {"radius": (0.2, 0.5, 0.8)}
     summary = "the direction near the mean gradient along which the worst task gains most"
     paper = "Liu et al. 2021, Conflict-Averse Gradient Descent for Multi-task Learning"
 

@@ -177,6 +177,8 @@ def pair(weighing: type[Method], combining: type[Method]) -> type[Composed]:
         "paradigm": weighing.paradigm,
         "needs_target": weighing.needs_target or combining.needs_target,
         "cost": f"weights: {weighing.cost}; gradients: {combining.cost}",
+        "search": {f"weights.{k}": v for k, v in weighing.search.items()}
+        | {f"gradients.{k}": v for k, v in combining.search.items()},
         "Options": options,
     }
     return type(f"{weighing.__name__}{combining.__name__}", (Composed,), about)

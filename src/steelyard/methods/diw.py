@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -12,7 +12,7 @@ from torch import Tensor
 from steelyard.errors import SteelyardError
 from steelyard.methods import base
 from steelyard.methods._turns import Round, begin_turn, drop, end_turn, open_round, put, under, with_dev_meta
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 from steelyard.tasks import Role, Suite
 
 _LOOKING, _TRYING = 0, 1
@@ -34,6 +34,7 @@ class DIW(Method):
     """
 
     name = "diw"
+    search: ClassVar[Search] = {"rate": (0.03, 0.1, 1.0), "ratio": (0.1, 0.25, 1.0)}
     summary = "weighs tasks by the target's dev error after each alone; tries again until it improves"
     composes = False
     paper = "Sivasankaran, Vincent and Illina 2017, Discriminative Importance Weighting"

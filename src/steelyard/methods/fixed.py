@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 
 from steelyard.errors import SteelyardError
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 
 
 class Single(Method):
@@ -57,6 +59,7 @@ class Random(Method):
     """New random weights at every step; a control for anything that claims to learn weights."""
 
     name = "random"
+    search: ClassVar[Search] = {"temperature": (0.3, 1.0, 3.0)}
     summary = "new random weights at every step (a control)"
     paper = "Lin et al. 2022, Reasonable Effectiveness of Random Weighting"
 
@@ -82,6 +85,7 @@ class Ramp(Method):
     """
 
     name = "ramp"
+    search: ClassVar[Search] = {"growth": (0.03, 0.1, 0.3, 1.0)}
     summary = "the target's weight grows by a fixed factor each epoch (a control)"
     needs_target = True
 

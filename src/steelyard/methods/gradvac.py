@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from steelyard.functional import vaccine_coefficients
 from steelyard.methods import base
-from steelyard.methods.base import Job
+from steelyard.methods.base import Job, Search
 from steelyard.methods.combination import Combination
 
 
@@ -20,6 +22,7 @@ class GradVac(Combination):
     """
 
     name = "gradvac"
+    search: ClassVar[Search] = {"decay": (0.001, 0.01, 0.1)}
     summary = "turns each gradient towards the others until they are as alike as they usually are"
     paper = "Wang et al. 2021, Gradient Vaccine"
 

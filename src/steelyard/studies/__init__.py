@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.studies.alphavil import AlphaVILTable
 from steelyard.studies.base import Findings, Settings, Size, Study, Table
+from steelyard.studies.comparing import compare
+from steelyard.studies.comparison import Comparison
 from steelyard.studies.controls import Controls
 from steelyard.studies.results import Results
 from steelyard.studies.running import run
 from steelyard.studies.statistics import Estimate, estimate, holm, paired
+from steelyard.studies.subjects import Subject, Tables
 
 _REGISTRY: dict[str, type[Study]] = {}
 
@@ -35,17 +39,22 @@ def get(name: str) -> type[Study]:
 
 for _study in (
     Controls,
+    AlphaVILTable,
 ):  # fmt: skip
     register(_study)
 
 __all__ = [
+    "Comparison",
     "Estimate",
     "Findings",
     "Results",
     "Settings",
     "Size",
     "Study",
+    "Subject",
     "Table",
+    "Tables",
+    "compare",
     "estimate",
     "get",
     "holm",

@@ -6,6 +6,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from steelyard.errors import SteelyardError
+from steelyard.studies import backends
 from steelyard.studies.results import Key, Results, Value
 
 Measure = Callable[..., Value]
@@ -28,6 +30,7 @@ def run(
     jobs: int | None = None,
     backend: str = "loky",
     progress: bool = True,
+    doing: str = "measuring",
 ) -> tuple[Results, dict[str, str]]:
     """Measures every cell that the file does not hold yet; stopped or killed, the same call goes on.
 
@@ -37,17 +40,19 @@ def run(
         path: A file of JSON lines that results are added to as they come.
         settings: What all cells have in common.
         jobs: How many at once; by default one per core.
-        backend: joblib's: ``loky``, ``threading``, ``multiprocessing``, or ``ray`` and ``dask`` where they are set up.
+        backend: joblib's: ``loky``, ``threading``, ``multiprocessing``, ``ray``, ``dask`` (`backends.parallel`).
         progress: Whether to show how far it is.
+        doing: What the progress says is being done.
 
     Returns:
         The values in the order of the keys, and a message for each cell that failed; it is tried again next time.
     """
-    held = _read(path)
-    missing = [key for key in keys if _name(key) not in held]
+    held = read(path)
+    todo = [key for key in keys if _name(key) not in held]
     failed: dict[str, str] = {}
-    with path.open("a", encoding="utf-8") as file, _Progress(len(keys), len(keys) - len(missing), progress) as shown:
-        for key, value, error in _measured(measure, missing, dict(settings or {}), jobs, backend):
+    done = len(keys) - len(todo)
+    with path.open("a", encoding="utf-8") as file, _Progress(len(keys), done, progress, doing) as shown:
+        for key, value, error in _measured(measure, todo, dict(settings or {}), jobs, backend):
             if error is not None:
                 failed[describe(key)] = error
             else:
@@ -64,18 +69,57 @@ def describe(key: Key) -> str:
     return ", ".join(f"{name} {value}" for name, value in key.items())
 
 
+def missing(path: Path, keys: Sequence[Key]) -> list[Key]:
+    """The cells that a file of results does not hold."""
+    held = read(path)
+    return [key for key in keys if _name(key) not in held]
+
+
 def _measured(
     measure: Measure, keys: Sequence[Key], settings: dict[str, Any], jobs: int | None, backend: str
 ) -> Iterator[tuple[Key, Any, str | None]]:
-    jobs = min(jobs or os.cpu_count() or 1, max(1, len(keys)))
-    if jobs == 1 or not keys:
-        yield from (_cell(measure, key, settings) for key in keys)
+    if not keys:
         return
+    with backends.parallel(backend, jobs) as count:
+        if count == 1:
+            yield from (_cell(measure, key, settings) for key in keys)
+        else:
+            yield from _side_by_side(measure, list(keys), settings)
+
+
+def _side_by_side(
+    measure: Measure, waiting: list[Key], settings: dict[str, Any]
+) -> Iterator[tuple[Key, Any, str | None]]:
+    """Cells in other processes. If one of them dies, those that were under way are measured again, each on its own."""
     import joblib
 
-    with joblib.parallel_config(backend=backend, n_jobs=jobs):
-        tasks = (joblib.delayed(_cell)(measure, key, settings) for key in keys)
-        yield from joblib.Parallel(return_as="generator_unordered")(tasks)
+    while waiting:
+        begun: list[Key] = []
+        tasks = (joblib.delayed(_cell)(measure, key, settings) for key in _noting(list(waiting), begun))
+        try:
+            for found in joblib.Parallel(return_as="generator_unordered")(tasks):
+                waiting.remove(found[0])
+                yield found
+        except BrokenProcessPool:
+            for key in [key for key in begun if key in waiting]:
+                waiting.remove(key)
+                yield _on_its_own(measure, key, settings)
+
+
+def _noting(keys: Sequence[Key], begun: list[Key]) -> Iterator[Key]:
+    for key in keys:
+        begun.append(key)
+        yield key
+
+
+def _on_its_own(measure: Measure, key: Key, settings: dict[str, Any]) -> tuple[Key, Any, str | None]:
+    import joblib
+
+    try:
+        found: tuple[Key, Any, str | None] = joblib.Parallel()([joblib.delayed(_cell)(measure, key, settings)])[0]
+    except BrokenProcessPool:
+        return key, None, "its process was killed: out of memory, or a crash outside Python"
+    return found
 
 
 def _cell(measure: Measure, key: Key, settings: dict[str, Any]) -> tuple[Key, Any, str | None]:
@@ -100,7 +144,7 @@ def _name(key: Key) -> str:
     return json.dumps(dict(key), sort_keys=True)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """What earlier calls found; a last line that a kill cut short is taken off the file."""
     held: dict[str, Any] = {}
     if not path.exists():
@@ -123,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
 class _Progress:
     """A bar on a terminal; elsewhere a line at each tenth of the way."""
 
-    def __init__(self, total: int, done: int, wanted: bool) -> None:
+    def __init__(self, total: int, done: int, wanted: bool, doing: str) -> None:
         self._console = Console(stderr=True)
         self._total, self._done, self._wanted = total, done, wanted
         self._said = done * 10 // max(1, total)
@@ -132,7 +176,7 @@ class _Progress:
             *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=self._console,
             transient=True, disable=not (wanted and self._console.is_terminal),
         )  # fmt: skip
-        self._row = self._bar.add_task("measuring", total=total, completed=done)
+        self._row = self._bar.add_task(doing, total=total, completed=done)
 
     def __enter__(self) -> Self:
         self._bar.start()

@@ -12,6 +12,7 @@ from steelyard.errors import SteelyardError
 from steelyard.studies import grid
 from steelyard.studies.base import Findings, Size, Study
 from steelyard.studies.results import Results
+from steelyard.studies.tables import markdown
 from steelyard.training import checkpoint
 from steelyard.training.run import versions
 
@@ -99,15 +100,9 @@ def _page(
     """The findings as Markdown."""
     lines = [f"# {study.name}", "", study.summary + (f" ({study.paper})" if study.paper else ""), "", findings.answer]
     for table in findings.tables:
-        lines += ["", f"## {table.title}", "", _row(table.columns), _row(["---"] * len(table.columns))]
-        lines += [_row(row) for row in table.rows]
-        lines += ["", table.note] if table.note else []
+        lines += ["", f"## {table.title}", "", *markdown(table)]
     lines += [f"\n![{name}]({name}.svg)" for name in findings.figures]
     lines += ["", f"Differs: {findings.differs}"] if findings.differs else []
     lines += ["", f"{len(results)} cells; settings {json.dumps(settings)}; {json.dumps(versions())}"]
     lines += [f"\nFailed: {what}: {why}" for what, why in failed.items()]
     return "\n".join(lines) + "\n"
-
-
-def _row(cells: Any) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

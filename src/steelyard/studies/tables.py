@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from steelyard.studies.base import Table
@@ -19,6 +19,7 @@ def comparison(
     vary: str = "method",
     against: Sequence[str] = ("uniform", "single"),
     note: str = "",
+    published: Mapping[str, str] | None = None,
     **match: Any,
 ) -> Table:
     """A row for each method: mean, interval, and paired differences to some of them, corrected for their number.
@@ -30,6 +31,7 @@ def comparison(
         vary: The name in the keys that tells the rows apart.
         against: The rows that the others are compared with, where they are there.
         note: What stands below.
+        published: The paper's figures by row, to stand beside ours.
         match: The cells that count, by entries of their keys.
     """
     chosen = results.where(**match)
@@ -44,6 +46,10 @@ def comparison(
         columns += [f"against {control}", "p (Holm)"]
         for name, row in rows.items():
             row.extend([gains[name].signed, probability(corrected[name])] if name in gains else ["", ""])
+    if published is not None:
+        columns.insert(2, "paper")
+        for name, row in rows.items():
+            row.insert(2, published.get(name, ""))
     return Table(title, tuple(columns), list(rows.values()), note)
 
 
@@ -52,3 +58,13 @@ def probability(p: float) -> str:
     if math.isnan(p):
         return ""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def markdown(table: Table) -> list[str]:
+    """A table as lines of Markdown."""
+    lines = [_row(table.columns), _row(["---"] * len(table.columns)), *(_row(row) for row in table.rows)]
+    return lines + (["", table.note] if table.note else [])
+
+
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

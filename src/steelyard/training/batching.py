@@ -38,6 +38,12 @@ def groups(suite: Suite, tasks: tuple[str, ...], role: Role) -> list[Group]:
     return [Group(inputs, tuple(members)) for inputs, members in found.values()]
 
 
+def _whose(suite: Suite, group: Group) -> str:
+    """A task that names the order of a group's rows: the target, so that leaving out a source leaves it as it was."""
+    names = [name for name, _ in group.tasks]
+    return suite.target if suite.target in names else names[0]
+
+
 class Stream:
     """Endless shuffled passes over ``size`` rows, addressed by position."""
 
@@ -83,7 +89,7 @@ class Batcher:
         self._padding = suite.spec.padding
         self._rank, self._world = rank, world
         sizes = [len(group.inputs) for group in self._groups]
-        self._streams = [Stream(n, training.seed, g.name) for n, g in zip(sizes, self._groups, strict=True)]
+        self._streams = [Stream(n, training.seed, _whose(suite, g)) for n, g in zip(sizes, self._groups, strict=True)]
         self._counts = self._rows_per_step(sizes)
         if training.batching == "all_tasks":
             steps = math.ceil(sum(sizes) / sum(self._counts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -13,7 +13,7 @@ from steelyard.errors import SteelyardError
 from steelyard.methods import base
 from steelyard.methods._turns import Round, Turn, begin_turn, drop, end_turn, open_round, put, under, with_dev_meta
 from steelyard.methods.alphavil.mixing import keep, mean_buffers, place, slopes, tune
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 from steelyard.tasks import Role, Suite
 
 PUBLISHED: dict[str, Any] = {
@@ -35,6 +35,7 @@ class AlphaVIL(Method):
     """
 
     name = "alphavil"
+    search: ClassVar[Search] = {"ratio": (0.1, 0.25, 1.0), "radius": (0.03, 0.1, 0.3)}
     summary = "trains each task alone from the same start and mixes the updates for the target's dev loss"
     composes = False
     paper = "Kourdis, Gordon-Hall and Gorinski 2020, αVIL: Learning to Leverage Auxiliary Tasks"
@@ -100,6 +101,10 @@ class AlphaVIL(Method):
             self._train(job, turn)
         if job.step + 1 == now.end:
             self._merge(job)
+
+    def notes(self) -> dict[str, float]:
+        """The last round's α of each task, in the tasks' order."""
+        return {f"alpha {task}": alpha for task, alpha in enumerate(self.state["alpha"].tolist())}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Takes the state of another run; deltas go where they are kept."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
 from steelyard.gradients import TaskGradients, inner_products
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 from steelyard.methods.metaweighting.direction import common_direction, moved
 from steelyard.methods.metaweighting.options import MetaWeightingOptions
 from steelyard.tasks import Role, Suite, carve
@@ -31,6 +31,7 @@ class MetaWeighting(Method):
     """
 
     name = "metaweighting"
+    search: ClassVar[Search] = {"alpha": (0.03, 0.1, 0.5), "ratio": (0.1, 0.3)}
     summary = "weights that lower the loss of every task on rows kept out of training"
     paper = "Mao et al. 2022, MetaWeighting: Learning to Weight Tasks in Multi-Task Learning"
     scale_free = False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
 from steelyard.functional import mirror_descent
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 from steelyard.methods.tawt import evidence
 from steelyard.methods.tawt.heads import fit_head
 from steelyard.methods.tawt.layout import Layout, goal_of, known_tasks
@@ -34,6 +34,7 @@ class TAWT(Method):
     """
 
     name = "tawt"
+    search: ClassVar[Search] = {"strength": (0.5, 1.5, 3.0), "share": ("constant", "ramp", 0.5, 0.8)}
     summary = "sources whose gradients agree with the target's gain weight"
     paper = "Chen et al. 2022, Weighted Training for Cross-Task Learning"
     needs_target = True
