@@ -35,7 +35,7 @@ def train(path: Path, changes: tuple[str, ...], out: Path | None, as_json: bool)
     console = Console(stderr=True)
     if not as_json:
         console.print(prepared.summary.table())
-    encoder = config.model.encoder or encoders.default(prepared.suite.spec)
+    encoder = config.model.encoder or default_encoder(prepared)
     kept = configuration.resolved(config, path.parent)
     kept["model"]["encoder"] = encoder
     folder = out or unfinished(kept) or dated(path.stem)
@@ -58,6 +58,11 @@ def train(path: Path, changes: tuple[str, ...], out: Path | None, as_json: bool)
         if already:
             say("this run had finished already")
         print_run(run, folder)
+
+
+def default_encoder(prepared: Prepared) -> str:
+    """The encoder of a configuration that names none: by what the rows are."""
+    return encoders.default(prepared.suite.spec)
 
 
 def pretrained(config: Config, prepared: Prepared, base: Path) -> dict[str, Any]:
