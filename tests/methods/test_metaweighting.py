@@ -11,6 +11,7 @@ from steelyard.functional import hypergradient_matrix, min_norm_gap
 from steelyard.methods.metaweighting import MetaWeighting, QueryWeights
 from steelyard.methods.metaweighting.direction import common_direction, moved
 from steelyard.tasks import Ragged, Role
+from steelyard.testing import promises
 
 
 def dense_suite(tasks=3, rows=40):
@@ -263,7 +264,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_form_survives_interruption(options):
-    testing.survives_interruption(lambda: MetaWeighting(**options))
+    promises.survives_interruption(lambda: MetaWeighting(**options))
 
 
 def test_published_form_leaves_the_rate_in_and_hardly_moves():

@@ -126,7 +126,7 @@ def test_published_form_compares_the_target_with_itself():
         flat[name].loss = lambda outputs, labels: (outputs.sum(1) * 0 + 1, torch.ones(len(labels)))
     run = train(flat, as_published=True)
     weights = {name: [w for s, n, w in run.weight_trace if n == name] for name in flat.tasks}
-    steps = run.summary["steps"] // testing.EPOCHS
+    steps = run.summary["steps"] // len(run.history)
     ratio = [weights["task0"][e * steps] / weights["task1"][e * steps] for e in range(3)]
     assert ratio[1] / ratio[0] == pytest.approx(2.71828, rel=1e-4)
     assert ratio[2] / ratio[1] == pytest.approx(2.71828, rel=1e-4)
