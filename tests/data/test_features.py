@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from steelyard import data, encoders
-from steelyard.data import cache
+from steelyard.data import cache, table
 from steelyard.data.build import on_pieces
 from steelyard.data.features import base as features_base
 from steelyard.errors import SteelyardError
@@ -93,6 +93,18 @@ def test_tables_are_scaled_on_train_only(write: Write, tmp_path: Path) -> None:
     assert torch.allclose(train[:, 0], (torch.tensor([0.0, 2, 4, 6]) - 3) / deviation)
     assert torch.allclose(test, torch.tensor([[6 / deviation, 1, 0, 1], [0, 0, 0, 0]]))
     assert train.dtype == torch.float32
+
+
+def test_tables_are_made_by_batches_of_rows(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("t.csv", "x,kind,z,y\n" + "".join(f"{i},{'pqr'[i % 3]},{i * i},{'ab'[i % 2]}\n" for i in range(20)))
+    target = data.TargetData(name="t", train="t.csv", features=["x", "kind", "z"], label="y", dev_fraction=0.3)
+    whole = data.build(target, base=tmp_path).suite["t"].rows
+    monkeypatch.setattr(table, "BATCH", 7)
+    parts = data.build(target, base=tmp_path).suite["t"].rows
+    assert all(torch.equal(whole[role].inputs, parts[role].inputs) for role in whole)
+    write("t.csv", (tmp_path / "t.csv").read_text().replace("\n17,", "\nnan,"))
+    with pytest.raises(SteelyardError, match="line 19"):
+        data.build(target, base=tmp_path)
 
 
 def test_numeric_columns_are_found_and_labels_are_not_among_them(write: Write, tmp_path: Path) -> None:
@@ -202,7 +214,7 @@ def test_mapped_tensors_can_be_changed_without_changing_the_file(tmp_path: Path)
 RACE = """
 import sys, time
 from pathlib import Path
-from steelyard.data import cache
+from steelyard.data import cache, table
 def make(folder):
     (folder / "half").write_text("x")
     time.sleep(0.3)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from steelyard import data
-from steelyard.data.readers import delimited, reader
+from steelyard.data.readers import delimited, jsonl, reader
 from steelyard.data.readers.registry import READERS, Dialect
 from steelyard.tasks import IGNORE, Kind, Ragged, Role
 
@@ -101,6 +101,15 @@ def test_jsonl_keys_may_be_missing(write: Write, tmp_path: Path) -> None:
         {"a": "x", "n": "1", "tags": None},
         {"a": None, "n": "2.5", "tags": ["p", "3"]},
     ]
+
+
+def test_jsonl_lists_that_begin_late(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks in which a key is missing, or always null, take the type that later lines give it."""
+    monkeypatch.setattr(jsonl, "CHUNK", 2)
+    write("rows.jsonl", '{"a": "x"}\n' * 2 + '{"a": "y", "tags": null}\n' * 2 + '{"a": "z", "tags": ["p"]}\n')
+    found = data.read("rows.jsonl", tmp_path).arrow.to_pylist()
+    assert [row["tags"] for row in found] == [None] * 4 + [["p"]]
+    assert [row["a"] for row in found] == list("xxyyz")
 
 
 def test_delimiter_and_format_can_be_said(write: Write, tmp_path: Path) -> None:

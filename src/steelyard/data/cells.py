@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +32,14 @@ def parse_numbers(
     view: View, name: str, complaint: Callable[[str], str], *, missing: bool = False
 ) -> NDArray[np.float64]:
     """A column as numbers; missing cells are NaN where that is allowed, else (and for text and inf) an error."""
-    parts, start = [], 0
+    return np.concatenate(list(number_batches(view, name, complaint, missing=missing)))
+
+
+def number_batches(
+    view: View, name: str, complaint: Callable[[str], str], *, missing: bool = False
+) -> Iterator[NDArray[np.float64]]:
+    """The same, by batches of rows."""
+    start = 0
     for batch in view.batches([name]):
         column = batch.column(0).combine_chunks()
         values, absent = _parsed(column)
@@ -41,9 +48,8 @@ def parse_numbers(
             row = int(bad.argmax())
             cell = column[row].as_py()
             raise SteelyardError(f"{view.where(start + row)}: {complaint('' if cell is None else str(cell))}")
-        parts.append(values)
+        yield values
         start += len(values)
-    return np.concatenate(parts)
 
 
 def _parsed(column: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -31,6 +31,9 @@ class Role(StrEnum):
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
 
+CHECKED = 8_192
+"""Rows that are looked at together for numbers that are not finite."""
+
 HeadFactory = Callable[[int, int], torch.nn.Module]
 """``(feature width, number of outputs) -> module``."""
 
@@ -105,7 +108,7 @@ class Task:
         if not len(rows):
             raise SteelyardError(f"{place}: there are no rows{_of(rows)}; give at least one, or leave the role out")
         if not isinstance(rows.inputs, Ragged) and rows.inputs.is_floating_point():
-            bad = ~rows.inputs.isfinite().flatten(1).all(1)
+            bad = torch.cat([~part.isfinite().flatten(1).all(1) for part in torch.split(rows.inputs, CHECKED)])
             if bad.any():
                 raise SteelyardError(
                     f"{place}: {int(bad.sum())} rows have features that are not finite numbers "

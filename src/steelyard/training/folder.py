@@ -216,7 +216,7 @@ def digest(suite: Suite) -> str:
             found.update(role.encode())
             for tensor in _tensors((rows.inputs, rows.labels)):
                 found.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-                found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+                found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.model import SharedModel
-from steelyard.tasks import IGNORE, Kind, Rows, Task, collate, labelled
+from steelyard.tasks import IGNORE, Kind, Ragged, Rows, Task, collate, labelled
 
 Array = NDArray[Any]
 
@@ -188,33 +188,52 @@ def evaluate(model: SharedModel, task: Task, rows: Rows, padding: int = 0, batch
     training = model.training
     model.eval()
     total = torch.zeros(2, dtype=torch.float64)
-    scores, labels, lengths = [], [], []
+    kept = _Kept(task, rows)
     for index in torch.split(torch.arange(len(rows)), batch_size):
         batch = collate([(rows.inputs, index, [(task.name, rows.labels)])], padding).to(device)
         outputs, given = model(batch)[task.name], batch.parts[0].members[0].labels
         loss, count = task.loss(outputs, given)
         total += torch.stack([loss.sum(), count.sum()]).double().cpu()
-        own = (task.in_units(values.cpu()) for values in (outputs.float(), given))
-        kept_scores, kept_labels, kept_lengths = _kept(task.kind, *own)
-        scores.append(kept_scores)
-        labels.append(kept_labels)
-        lengths.append(kept_lengths)
+        kept.add(outputs.float(), given)
     model.train(training)
-    predictions = Predictions(
-        torch.cat(scores).numpy(),
-        torch.cat(labels).numpy(),
-        torch.cat(lengths).numpy() if task.kind is Kind.TAGGING else None,
-        task.classes,
-    )
+    predictions = kept.predictions()
     value = metric.value(task.kind, predictions) if len(predictions.labels) else math.nan
     return {"loss": float(total[0] / total[1].clamp(min=1)), task.metric: value}
 
 
-def _kept(kind: Kind, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs and labels of the labelled rows or tokens; and labelled tokens per row."""
-    if kind is Kind.TAGGING:
-        given = labels != IGNORE
-        return outputs[given], labels[given], given.sum(1)
-    given = labelled(labels)
-    given = given.flatten(1).any(1) if given.dim() > 1 else given
-    return outputs[given], labels[given], torch.empty(0)
+class _Kept:
+    """Outputs and labels of the labelled rows or tokens, in the task's units.
+
+    They go into tensors that are made once: small ones that are kept between the large ones of each batch would pin
+    the memory that those leave behind, and a hundred thousand rows would cost gigabytes.
+    """
+
+    def __init__(self, task: Task, rows: Rows) -> None:
+        self._task, self._size = task, len(rows.labels.values if isinstance(rows.labels, Ragged) else rows.labels)
+        self._scores: Tensor | None = None
+        self._labels: Tensor | None = None
+        self._lengths = torch.zeros(len(rows), dtype=torch.long)
+        self._rows = self._used = 0
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None:
+        """Keeps what a batch gave."""
+        given = labels != IGNORE if self._task.kind is Kind.TAGGING else labelled(labels)
+        if self._task.kind is not Kind.TAGGING and given.dim() > 1:
+            given = given.flatten(1).any(1)
+        scores, chosen = (self._task.in_units(values[given].cpu()) for values in (outputs, labels))
+        if self._scores is None or self._labels is None:
+            self._scores = scores.new_empty(self._size, *scores.shape[1:])
+            self._labels = chosen.new_empty(self._size, *chosen.shape[1:])
+        here = slice(self._used, self._used + len(chosen))
+        self._scores[here], self._labels[here] = scores, chosen
+        if self._task.kind is Kind.TAGGING:
+            self._lengths[self._rows : self._rows + len(labels)] = given.sum(1)
+        self._rows, self._used = self._rows + len(labels), here.stop
+
+    def predictions(self) -> Predictions:
+        """All of them."""
+        if self._scores is None or self._labels is None:
+            raise SteelyardError(f"task {self._task.name!r} has no rows to be judged on; give it some")
+        lengths = self._lengths.numpy() if self._task.kind is Kind.TAGGING else None
+        scores, labels = (kept[: self._used].numpy() for kept in (self._scores, self._labels))
+        return Predictions(scores, labels, lengths, self._task.classes)

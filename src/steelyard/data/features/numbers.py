@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from steelyard.data.cells import NUMBER, parse_numbers
+from steelyard.data.cells import NUMBER, number_batches
 from steelyard.data.features.base import Columns, Featuriser
 from steelyard.data.table import View, strings
 from steelyard.errors import SteelyardError
 from steelyard.tasks import Inputs
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from steelyard.data.cache import Writer
@@ -49,7 +51,7 @@ class Numbers(Featuriser):
         numeric = tuple(c for c in columns if c not in named)
         means, deviations = [], []
         for column in numeric:
-            values = np.concatenate([_parsed(view, column) for view in distinct])
+            values = np.concatenate([part for view in distinct for part in _parsed(view, column)])
             means.append(float(values.mean()))
             deviations.append(float(values.std()) or 1.0)
         categories = {column: _categories(distinct, column) for column in named}
@@ -63,14 +65,12 @@ class Numbers(Featuriser):
     def write(self, view: View, columns: Columns, writer: Writer) -> None:
         """Writes ``float32[rows, width]``."""
         del columns  # it was fitted on its columns
-        blocks = np.empty((len(view), self.width), dtype=np.float32)
-        for place, (column, mean, deviation) in enumerate(zip(self.numeric, self.mean, self.deviation, strict=True)):
-            blocks[:, place] = (_parsed(view, column) - mean) / deviation
-        start = len(self.numeric)
-        for column, names in self.categories.items():
-            blocks[:, start : start + len(names)] = _one_hot(view, column, names)
-            start += len(names)
-        writer.add("values", blocks)
+        numbers = zip(*(_parsed(view, column) for column in self.numeric), strict=True)
+        flags = zip(*(_one_hot(view, column, names) for column, names in self.categories.items()), strict=True)
+        mean, deviation = np.array(self.mean), np.array(self.deviation)
+        for given, hot in zip_longest(numbers, flags, fillvalue=()):
+            scaled = [((np.stack(given, 1) - mean) / deviation).astype(np.float32)] if given else []
+            writer.add("values", np.concatenate([*scaled, *hot], 1))
 
     def read(self, tensors: dict[str, Tensor]) -> Inputs:
         """The features."""
@@ -103,8 +103,8 @@ def is_numeric(view: View, column: str) -> bool:
     return len(values) > 0 and hits + nan > MOSTLY * len(values)
 
 
-def _parsed(view: View, column: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return parse_numbers(
+def _parsed(view: View, column: str) -> Iterator[NDArray[np.float64]]:
+    return number_batches(
         view,
         column,
         lambda cell: (
@@ -130,13 +130,12 @@ def _categories(views: Iterable[View], column: str) -> tuple[str, ...]:
     return tuple(sorted(counts))
 
 
-def _one_hot(view: View, column: str, names: tuple[str, ...]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+def _one_hot(view: View, column: str, names: tuple[str, ...]) -> Iterator[NDArray[np.float32]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    codes = pc.index_in(strings(view.column(column)), value_set=pa.array(names, pa.string()))
-    index = pc.fill_null(codes, len(names)).to_numpy(zero_copy_only=False)
-    flags: np.ndarray[tuple[int, int], np.dtype[np.float32]] = np.eye(len(names) + 1, len(names), dtype=np.float32)[
-        index
-    ]
-    return flags
+    known = pa.array(names, pa.string())
+    flags = np.eye(len(names) + 1, len(names), dtype=np.float32)
+    for batch in view.batches([column]):
+        codes = pc.fill_null(pc.index_in(strings(batch.column(0)), value_set=known), len(names))
+        yield flags[codes.to_numpy(zero_copy_only=False)]

@@ -25,7 +25,7 @@ def read_jsonl(path: Path, origin: str, dialect: Dialect) -> Table:
     import pyarrow as pa
 
     lists: dict[str, bool] = {}
-    parts: list[dict[str, list[Any]]] = []
+    parts: list[dict[str, Any]] = []
     lines: list[int] = []
     for numbers, objects in _chunks(path, origin):
         columns: dict[str, list[Any]] = {}
@@ -37,23 +37,31 @@ def read_jsonl(path: Path, origin: str, dialect: Dialect) -> Table:
                         "and not in others; write it the same way everywhere"
                     )
                 columns.setdefault(key, [None] * len(objects))[position] = _cell(cell)
-        parts.append(columns)
+        # As Arrow at once: Python's own lists of a large file would take several times the memory.
+        parts.append({key: pa.array(cells, _type(lists.get(key))) for key, cells in columns.items()})
         lines += numbers
     names = list(dict.fromkeys(name for part in parts for name in part))
-    schema = pa.schema([(name, pa.list_(pa.string()) if lists.get(name) else pa.string()) for name in names])
+    schema = pa.schema([(name, _type(lists.get(name))) for name in names])
     batches = []
     start = 0
     for part in parts:
         size = min(CHUNK, len(lines) - start)
         start += size
-        empty = [None] * size
-        batches.append(pa.record_batch([pa.array(part.get(f.name, empty), f.type) for f in schema], schema=schema))
+        given = [part[f.name] if f.name in part and part[f.name].type == f.type else None for f in schema]
+        cells = [pa.nulls(size, f.type) if cell is None else cell for f, cell in zip(schema, given, strict=True)]
+        batches.append(pa.record_batch(cells, schema=schema))
     return Table(
         pa.Table.from_batches(batches, schema),
         origin,
         cache.digest("jsonl", cache.file_digest(path)),
         np.array(lines, dtype=np.int64),
     )
+
+
+def _type(is_list: bool | None) -> Any:
+    import pyarrow as pa
+
+    return pa.list_(pa.string()) if is_list else pa.string()
 
 
 def _chunks(path: Path, origin: str) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
