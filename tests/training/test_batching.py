@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from steelyard import Rows, Suite, Task
+from steelyard import Ragged, Rows, SteelyardError, Suite, Task
 from steelyard.tasks import IGNORE, Role
 from steelyard.training import Training
 from steelyard.training.batching import Batcher, cut, draw, label_counts, seeded
@@ -61,6 +61,102 @@ def test_one_task_per_step(sampling):
     assert len(set(rows)) == len(rows), "a pass repeats a row"
     total = sum(made.scale(step) for step in range(made.steps)) / made.steps
     assert torch.allclose(total, torch.ones(3)), "the scaled losses do not add up to the weighted sum"
+
+
+def rows_per_step(data=None, **settings):
+    return {name: len(rows) for name, rows in seen(batcher(data, **settings).batch(0)).items()}
+
+
+def test_tasks_may_have_batch_sizes_of_their_own():
+    assert rows_per_step(batch_sizes={"t2": 9}) == {"t0": 5, "t1": 5, "t2": 9}
+    assert rows_per_step(batch_sizes={"t2": 9}, accumulate=2) == {"t0": 10, "t1": 10, "t2": 18}
+    # 10 rows in all for the other two, 10 : 25
+    assert rows_per_step(batch_sizes={"t2": 9}, sampling="proportional") == {"t0": 3, "t1": 7, "t2": 9}
+    one = batcher(batch_sizes={"t2": 20}, batching="one_task", sampling="proportional")
+    turns = [seen(one.batch(step)) for step in range(one.steps)]
+    assert sorted((name, len(rows)) for turn in turns for name, rows in turn.items()) == (
+        [("t0", 5)] * 2 + [("t1", 5)] * 5 + [("t2", 20)] * 2
+    )
+    with pytest.raises(SteelyardError, match=r"batch_sizes: there is no task 't3'; the tasks are t0, t1, t2"):
+        batcher(batch_sizes={"t3": 9})
+
+
+def test_tasks_on_the_same_rows_have_one_batch_size():
+    inputs = torch.arange(12.0)[:, None]
+    layers = Suite([Task(n, "classification", {"train": Rows(inputs, torch.arange(12) % 2)}) for n in ("a", "b")])
+    assert rows_per_step(layers, batch_sizes={"b": 3}) == {"a": 3, "b": 3}
+    with pytest.raises(SteelyardError, match="a = 2, b = 3, but these tasks share their rows"):
+        batcher(layers, batch_sizes={"a": 2, "b": 3})
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({"sampling": "balanced"}, {"t0": 50, "t1": 50, "t2": 50}),
+        ({"sampling": "proportional"}, {"t0": 1, "t1": 14, "t2": 135}),  # 150 · 100 / 11 100 = 1.35 …
+        ({"sampling": "temperature", "temperature": 1}, {"t0": 1, "t1": 14, "t2": 135}),
+        ({"sampling": "temperature", "temperature": 2}, {"t0": 11, "t1": 33, "t2": 106}),  # 1 : √10 : 10
+        ({"sampling": "capped", "cap": 1000}, {"t0": 7, "t1": 71, "t2": 71}),
+    ],
+)
+def test_shares_of_tasks_of_very_different_sizes(sampling, expected):
+    data = suite((100, 1000, 10_000))
+    assert rows_per_step(data, batch_size=50, **sampling) == expected
+    turns = batcher(data, batch_size=10, batching="one_task", **sampling)
+    batches = [turns.batch(step).tasks[0] for step in range(turns.steps)]
+    for name, share in expected.items():
+        assert batches.count(name) / len(batches) == pytest.approx(share / 150, abs=0.01)
+
+
+def test_a_cap_shortens_the_epoch():
+    data = suite((100, 10_000))
+    assert batcher(data, sampling="capped", cap=500).steps == 600 // 10
+
+
+def test_a_cap_and_its_sampling_belong_together():
+    with pytest.raises(ValueError, match=r"'capped' needs cap"):
+        Training(sampling="capped")
+    with pytest.raises(ValueError, match=r"'balanced' has no use for cap"):
+        Training(cap=4)
+
+
+def texts(sizes=(60, 90)):
+    """Texts whose lengths say which of the task's rows they are: row i has i + 1 words."""
+    tasks = []
+    for t, n in enumerate(sizes):
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(t))
+        rows = [torch.full((int(i) + 1,), 7) for i in order]
+        tasks.append(Task(f"t{t}", "classification", {"train": Rows(Ragged.of(rows), order % 2)}))
+    return Suite(tasks, target="t0", vocabulary=8)
+
+
+def lengths(batch):
+    return {m.task: part.mask[m.rows].sum(1).tolist() for part in batch.parts for m in part.members}
+
+
+def test_texts_of_like_length_stand_together():
+    plain, pooled = batcher(texts()), batcher(texts(), length_pool=6)
+
+    def padding(made):
+        batches = [made.batch(step) for step in range(12)]
+        return sum(int((~part.mask).sum()) for batch in batches for part in batch.parts)
+
+    assert padding(pooled) < padding(plain) / 2
+    first = [lengths(pooled.batch(step)) for step in range(12)]
+    assert sorted(x for batch in first for x in batch["t0"]) == list(range(1, 61)), "a pass repeats or leaves out a row"
+    longest = [max(batch["t0"]) for batch in first[:6]]
+    assert longest != sorted(longest), "short texts always come first"
+    order = sorted(range(6), key=longest.__getitem__)
+    assert order == sorted(range(6), key=[max(batch["t1"]) for batch in first[:6]].__getitem__)
+    again = batcher(texts(), length_pool=6)
+    assert [lengths(again.batch(step)) for step in reversed(range(12))][::-1] == first
+    halves = [batcher(texts(), rank, 2, length_pool=6) for rank in range(2)]
+    both = [lengths(half.batch(4))["t1"] for half in halves]
+    assert sorted(both[0] + both[1]) == sorted(first[4]["t1"])
+
+
+def test_numbers_have_no_length():
+    assert seen(batcher(length_pool=5).batch(3)) == seen(batcher().batch(3))
 
 
 def test_shared_rows_are_drawn_together():

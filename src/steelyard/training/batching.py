@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.tasks import Batch, Inputs, Part, Role, Suite, collate, labelled
+from steelyard.tasks import Batch, Inputs, Part, Ragged, Role, Suite, collate, labelled
+from steelyard.training import sampling
 from steelyard.training.settings import Training
 
 
@@ -45,14 +46,34 @@ def _whose(suite: Suite, group: Group) -> str:
 
 
 class Stream:
-    """Endless shuffled passes over ``size`` rows, addressed by position."""
+    """Endless shuffled passes over a group's rows, cut into batches that are addressed by number.
 
-    def __init__(self, size: int, seed: int, name: str) -> None:
-        self.size, self._seed, self._name = size, seed, name
+    With a pool of several batches, texts of like length stand in one batch: the rows of a pool are sorted by length,
+    cut, and the batches shuffled, in the same way for all groups, so that short texts of all tasks meet.
+    """
+
+    def __init__(self, group: Group, count: int, training: Training) -> None:
+        self.size, self.count = len(group.inputs), count
+        self._seed, self._name = training.seed, group.name
+        self._lengths = group.inputs.lengths if isinstance(group.inputs, Ragged) else None
+        self._size = training.length_pool if self._lengths is not None else 1
         self._passes: dict[int, Tensor] = {}
+        self._pool: tuple[int, Tensor] | None = None
 
-    def take(self, start: int, count: int) -> Tensor:
-        """The rows at positions ``start … start + count - 1`` of the stream, ``LongTensor[count]``."""
+    def batch(self, number: int) -> Tensor:
+        """The rows of a batch, ``LongTensor[count]``."""
+        if self._size == 1 or self._lengths is None:
+            return self._take(number * self.count, self.count)
+        pool, place = divmod(number, self._size)
+        if self._pool is None or self._pool[0] != pool:
+            rows = self._take(pool * self._size * self.count, self._size * self.count)
+            ordered = rows[self._lengths[rows].argsort(stable=True)].view(self._size, self.count)
+            order = torch.randperm(self._size, generator=seeded(self._seed, "pool", pool))
+            self._pool = (pool, ordered[order])
+        return self._pool[1][place]
+
+    def _take(self, start: int, count: int) -> Tensor:
+        """The rows at positions ``start … start + count - 1`` of the passes."""
         taken = []
         while count > 0:
             number, offset = divmod(start, self.size)
@@ -89,12 +110,15 @@ class Batcher:
         self._padding = suite.spec.padding
         self._rank, self._world = rank, world
         sizes = [len(group.inputs) for group in self._groups]
-        self._streams = [Stream(n, training.seed, _whose(suite, g)) for n, g in zip(sizes, self._groups, strict=True)]
-        self._counts = self._rows_per_step(sizes)
+        own = sampling.own_sizes(training, suite, [list(dict(group.tasks)) for group in self._groups])
+        self._counts = sampling.rows_per_step(training, sizes, own)
+        self._streams = [
+            Stream(group, count, training) for group, count in zip(self._groups, self._counts, strict=True)
+        ]
         if training.batching == "all_tasks":
-            steps = math.ceil(sum(sizes) / sum(self._counts))
+            steps = math.ceil(sum(sampling.counted(training, sizes)) / sum(self._counts))
         else:
-            self._repeats = self._batches_per_epoch(sizes)
+            self._repeats = sampling.steps_per_epoch(training, sizes, self._counts)
             steps = sum(self._repeats)
         self.natural_steps = steps
         self.steps = training.steps_per_epoch or steps
@@ -110,25 +134,24 @@ class Batcher:
     def alone(self, task: str, number: int) -> Batch:
         """The rows of one task in the ``number``-th step that it takes part in, counted from 0."""
         place = next(i for i, group in enumerate(self._groups) if task in dict(group.tasks))
-        group, count = self._groups[place], self._counts[place]
-        rows = self._streams[place].take(number * count, count)[self._rank :: self._world]
+        group = self._groups[place]
+        rows = self._share(self._streams[place].batch(number))
         return collate([(group.inputs, rows, [(task, dict(group.tasks)[task])])], self._padding, self._complete)
 
     def batch(self, step: int) -> Batch:
         """The rows of a step, counted from the start of the phase."""
         if self._training.batching == "all_tasks":
-            chosen = [(g, step * self._counts[g]) for g in range(len(self._groups))]
+            chosen = [(group, step) for group in range(len(self._groups))]
         else:
-            group, use = self._turn(step)
-            chosen = [(group, use * self._counts[group])]
+            chosen = [self._turn(step)]
         return collate(
             [
                 (
                     self._groups[g].inputs,
-                    self._share(self._streams[g].take(start, self._counts[g])),
+                    self._share(self._streams[g].batch(number)),
                     self._groups[g].tasks,
                 )
-                for g, start in chosen
+                for g, number in chosen
             ],
             self._padding,
             self._complete,
@@ -149,19 +172,6 @@ class Batcher:
         share = self._repeats[group] / sum(self._repeats)
         names = {name for name, _ in self._groups[group].tasks}
         return torch.tensor([1 / share if name in names else 0.0 for name in self._tasks])
-
-    def _rows_per_step(self, sizes: list[int]) -> list[int]:
-        size = self._training.batch_size * self._training.accumulate
-        if self._training.sampling == "proportional" and self._training.batching == "all_tasks":
-            total = size * len(sizes)
-            return [min(n, max(1, round(total * n / sum(sizes)))) for n in sizes]
-        return [min(n, size) for n in sizes]
-
-    def _batches_per_epoch(self, sizes: list[int]) -> list[int]:
-        own = [math.ceil(n / count) for n, count in zip(sizes, self._counts, strict=True)]
-        if self._training.sampling == "proportional":
-            return own
-        return [max(1, round(sum(own) / len(own)))] * len(own)
 
     def _turn(self, step: int) -> tuple[int, int]:
         """Whose turn it is, and how often it was this group's turn before."""

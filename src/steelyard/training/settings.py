@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from steelyard.errors import SteelyardError
 from steelyard.tasks import Suite
@@ -34,6 +34,9 @@ class Training(BaseModel):
     epochs: Annotated[int, Field(ge=1, description="passes over as many rows as all tasks have together")] = 10
     finetune_epochs: Annotated[int | None, Field(ge=1, description="epochs on the target after pre-training")] = None
     batch_size: Annotated[int, Field(ge=1, description="rows of each task in a step")] = 32
+    batch_sizes: Annotated[
+        dict[str, Annotated[int, Field(ge=1)]], Field(description="other batch sizes, by the names of tasks")
+    ] = {}
     accumulate: Annotated[
         int, Field(ge=1, description="micro-batches per step: a step's rows are accumulate × batch_size")
     ] = 1
@@ -41,9 +44,20 @@ class Training(BaseModel):
         Literal["all_tasks", "one_task"], Field(description="all tasks in each step, or one task per step")
     ] = "all_tasks"
     sampling: Annotated[
-        Literal["balanced", "proportional"],
-        Field(description="as many rows of each task, or in proportion to its size"),
+        Literal["balanced", "proportional", "temperature", "capped"],
+        Field(
+            description="as many rows of each task, or in proportion to its size, to a root of it, or to it up to cap"
+        ),
     ] = "balanced"
+    temperature: Annotated[
+        float, Field(ge=1, description="with sampling = 'temperature': rows in proportion to size ** (1 / temperature)")
+    ] = 2.0
+    cap: Annotated[
+        int | None, Field(ge=1, description="with sampling = 'capped': so many rows of a task count at most")
+    ] = None
+    length_pool: Annotated[
+        int, Field(ge=1, description="steps whose texts are sorted by length together, so that less is padded")
+    ] = 1
     steps_per_epoch: Annotated[int | None, Field(ge=1, description="instead of a pass over the rows")] = None
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     finetune_learning_rate: Annotated[float | None, Field(gt=0)] = None
@@ -65,6 +79,13 @@ class Training(BaseModel):
     checkpoint_seconds: Annotated[float, Field(ge=0, description="seconds between checkpoints")] = 30.0
     log_every: Annotated[int, Field(ge=1, description="steps between lines of weights.csv")] = 20
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _cap_and_sampling_agree(self) -> Training:
+        if (self.cap is None) == (self.sampling == "capped"):
+            said = "needs cap = …" if self.cap is None else "has no use for cap"
+            raise ValueError(f"sampling = {self.sampling!r} {said}")
+        return self
 
     @field_validator("optimizer")
     @classmethod
