@@ -8,7 +8,7 @@ HOUSE  := ../shared/tools/house
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check house pytest bench suites docs clean
+.PHONY: demo test check house pytest browser bench suites docs clean
 
 demo: $(VENV)/.user
 	$(BIN)/steelyard demo
@@ -25,6 +25,11 @@ house:
 
 pytest: $(VENV)/.developer
 	$(BIN)/pytest
+
+# What the check of the report in a browser needs, if it can be had; without it that test says why it is skipped.
+browser:
+	@command -v chromium > /dev/null || echo "no chromium here: install your system's package"
+	@npm install --prefix tests/report --no-audit --no-fund --no-package-lock --silent || echo "no axe-core here"
 
 bench: $(VENV)/.developer
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -185,6 +185,17 @@ def doctor(as_json: bool) -> None:
     information.doctor(as_json)
 
 
+@app.command()
+@click.argument("runs", type=_FILE, nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", type=_FILE, help="The file to write (default: report.html, in the folder if there is one only).")
+@_json
+def report(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+    """The page of a RUN's, a study's or a comparison's folder, or of several runs side by side."""
+    from steelyard.cli import reporting
+
+    reporting.page(runs, out, as_json)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line: exit status 0 when done, 2 when the user's input is wrong (one line says what)."""
     arguments = sys.argv[1:] if arguments is None else arguments

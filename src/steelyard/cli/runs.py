@@ -51,6 +51,8 @@ def train(path: Path, changes: tuple[str, ...], out: Path | None, as_json: bool)
         config=kept,
         files={"recipe.json": prepared.recipe.to_json(), "data.json": json.dumps(prepared.summary.to_json(), indent=1)},
     )
+    if run.row_weights:
+        RunFolder(folder).write("examples.jsonl", data.examples(prepared, run.suite, run.row_weights))
     report.write(folder)
     if as_json:
         print_json({"run": str(folder), **run.summary})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from steelyard.data import cache, generators, suites
 from steelyard.data.arrays import from_arrays, from_texts
 from steelyard.data.build import Prepared, build
+from steelyard.data.examples import examples
 from steelyard.data.features import Pieces
 from steelyard.data.readers import read
 from steelyard.data.recipe import Recipe
@@ -26,6 +27,7 @@ __all__ = [
     "TargetData",
     "build",
     "cache",
+    "examples",
     "from_arrays",
     "from_texts",
     "generators",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from steelyard.data.recipe import Recipe, TaskRecipe
 from steelyard.data.resolve import Resolved, Resolver, with_columns
 from steelyard.data.schema import FeatureOptions, SourceData, TargetData
 from steelyard.data.summary import Summary, entry
-from steelyard.data.table import View, listed
+from steelyard.data.table import Table, View, listed
 from steelyard.data.vectors import words_of
 from steelyard.errors import SteelyardError
 from steelyard.tasks import IGNORE, Inputs, Kind, Ragged, Role, Rows, Suite, Task, Units
@@ -41,11 +41,13 @@ class Prepared:
         suite: The tasks with their rows, the target named.
         recipe: How new rows become inputs, and outputs labels.
         summary: What was read.
+        tables: The table that each task's training rows stand in, as it was read.
     """
 
     suite: Suite
     recipe: Recipe
     summary: Summary
+    tables: Mapping[str, Table] = field(default_factory=dict)
 
 
 def build(
@@ -94,7 +96,8 @@ def assemble(tasks: list[Resolved], options: FeatureOptions, base: Path, cache: 
     padding, vocabulary = _token_space(featuriser)
     suite = Suite(learned, target=tasks[0].spec.name, padding=padding, vocabulary=vocabulary)
     recipes = {t.spec.name: TaskRecipe(t.columns, t.labels, t.dialect) for t in tasks}
-    return Prepared(suite, Recipe(featuriser, recipes), summary)
+    tables = {t.spec.name: t.views[Role.TRAIN].table for t in tasks}
+    return Prepared(suite, Recipe(featuriser, recipes), summary, tables)
 
 
 def _refuse_twins(specs: Sequence[TargetData | SourceData]) -> None:

@@ -322,6 +322,10 @@ class Method(ABC):
     def after_epoch(self, job: Job) -> None:
         """After each epoch: by default nothing."""
 
+    def row_weights(self) -> Mapping[str, Tensor]:
+        """What each training row counts for within its task, ``[n_t]`` with mean 1, by task: by default nothing."""
+        return {}
+
     def notes(self) -> dict[str, float]:
         """What an epoch's line of ``metrics.jsonl`` says of the method besides its weights: by default nothing."""
         return {}

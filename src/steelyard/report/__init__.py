@@ -1,5 +1,7 @@
-"""The page of a run: it reads the run folder and nothing else."""
+"""The page of a run, of several runs or of a study, and the same figures for notebooks. They read folders only."""
 
+from steelyard.report.html import Figure
 from steelyard.report.page import write
+from steelyard.report.plots import figures
 
-__all__ = ["write"]
+__all__ = ["Figure", "figures", "write"]

@@ -1,118 +1,161 @@
-"""``report.html``: the target's figures first, then what each source was worth, then how it went."""
+"""``report.html`` of one run: what was asked, the answer, what each source was worth, how it went, every number."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import tomli_w
+
+from steelyard.errors import SteelyardError
 from steelyard.report import plots
-from steelyard.report.reading import RunRecord, read
+from steelyard.report.answer import answer, asked
+from steelyard.report.html import GENERATOR, Table, document, number, section, side_by_side, text
+from steelyard.report.reading import RunRecord, StudyRecord, read_any
+from steelyard.report.several import runs_page, study_page
 from steelyard.training import checkpoint
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 52rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.6rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-.lead { font-size: 2.4rem; font-weight: 600; margin: .6rem 0 0 } .dim { color: #5a5a5a }
-.wide { overflow-x: auto } table { border-collapse: collapse } svg { max-width: 100%; height: auto }
-th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #ddd }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-"""
+NAME = "report.html"
 
 
-def write(folder: Path | str) -> Path:
-    """Writes ``report.html`` into a finished run's folder, and says where it is."""
-    run = read(Path(folder))
-    path = run.path / "report.html"
-    checkpoint.write_atomically(path, _page(run).encode())
+def write(*folders: Path | str, out: Path | str | None = None) -> Path:
+    """Writes the page of a folder, or of several runs side by side, and says where it is.
+
+    Args:
+        *folders: A run's folder, a study's or a comparison's, or several runs'.
+        out: The file; by default ``report.html`` in the folder, or in the working directory if there are several.
+    """
+    if not folders:
+        raise SteelyardError("nothing to report: name a run's folder")
+    records = [read_any(Path(folder)) for folder in folders]
+    path = Path(out) if out is not None else Path(folders[0] if len(folders) == 1 else ".") / NAME
+    if path.is_dir():
+        path /= NAME
+    if path.exists() and GENERATOR not in path.read_text(encoding="utf-8", errors="replace")[:400]:
+        raise SteelyardError(f"{path} exists and is not a report of ours; choose another file (--out)")
+    checkpoint.write_atomically(path, page(records).encode())
     return path
 
 
-def _page(run: RunRecord) -> str:
+def page(records: Sequence[RunRecord | StudyRecord]) -> str:
+    """The page as text."""
+    runs = [record for record in records if isinstance(record, RunRecord)]
+    if len(runs) == len(records):
+        return run_page(runs[0]) if len(runs) == 1 else runs_page(runs)
+    return study_page([record for record in records if isinstance(record, StudyRecord)], runs)
+
+
+def run_page(run: RunRecord) -> str:
+    """The page of one run."""
     summary = run.summary
-    title = f"{summary['target'] or 'all tasks'} · {summary['method']}"
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        _lead(run),
-        _comparison(run),
-        "<h2>Tasks</h2>",
-        _tasks(run),
-        "<h2>Weights</h2>",
-        "<p class=dim>What each task counted for while the model was trained.</p>",
-        plots.weights(run),
-        "<h2>Progress</h2>",
-        plots.progress(run),
-        "<h2>How it was made</h2>",
-        _facts(run),
-    ]
-    head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><title>{escape(title)}</title>"
-    return (
-        f"<!doctype html><html lang=en><head>{head}<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>"
-    )
+    title = f"{run.target or 'All tasks'} · {summary['method']}"
+    made = plots.figures(run)
+    fixed = ("comparison", "sources", "weights", "progress", "losses")
+    notes = {name: figure for name, figure in made.items() if name not in fixed and not name.startswith("matrix")}
+    return document(
+        title,
+        lead(run),
+        [
+            section("Against the controls", side_by_side(made.get("comparison"))),
+            section("Sources", side_by_side(made.get("sources")), tasks(run)),
+            section("Weights", "<p class=dim>What each task counted for while the model was trained.</p>",
+                    side_by_side(made.get("weights"), *notes.values())) if run.weights else "",
+            section("Progress", side_by_side(made.get("progress"), made.get("losses"))),
+            section("Similarity and transfer", side_by_side(*(f for n, f in made.items() if n.startswith("matrix")))),
+            section("Rows to read", examples(run)),
+            section("Data", data(run)),
+            section("How it was made", facts(run), configuration(run)),
+        ],
+    )  # fmt: skip
 
 
-def _lead(run: RunRecord) -> str:
+def lead(run: RunRecord) -> str:
+    """What was asked, the figure, and the answer."""
     metric, roles = run.summary["metric"], run.summary["metrics"]
-    for role, name in (("test", "test rows"), ("dev_select", "dev rows (on which the epoch was chosen)")):
-        if role in roles:
-            value = f"<p class=lead>{roles[role][metric]:.4f}</p>"
-            return f"{value}<p class=dim>{escape(metric)} of {escape(run.summary['target'])} on {name}</p>"
-    return "<p class=dim>There were no dev or test rows to judge the target by.</p>"
+    role = next((each for each in ("test", "dev_select") if each in roles), None)
+    figure = f"<p class=lead>{number(roles[role][metric])}</p>" if role else ""
+    said = "".join(f"<p{'' if i else ' class=answer'}>{text(each)}</p>" for i, each in enumerate(answer(run)))
+    return f"<p class=dim>Asked: {text(asked(run))}</p>{figure}{said}"
 
 
-def _comparison(run: RunRecord) -> str:
-    if not run.comparison:
+def tasks(run: RunRecord) -> Table:
+    """Every task: rows, metrics, last weight."""
+    rows: list[list[object]] = []
+    for name, roles in run.summary["tasks"].items():
+        metrics = {r: next(((v, k) for k, v in values.items() if k != "loss"), None) for r, values in roles.items()}
+        metric = next((found[1] for found in metrics.values() if found), "")
+        values = [found[0] if (found := metrics.get(role)) else None for role in ("dev_select", "test")]
+        rows.append([
+            f"{name} (target)" if name == run.target else name, run.summary["rows"].get(name), metric, *values,
+            run.summary["weights"].get(name),
+        ])  # fmt: skip
+    return Table("Tasks", ["task", "training rows", "metric", "dev", "test", "last weight"], rows)
+
+
+def examples(run: RunRecord) -> str:
+    """Rows with weights of their own: the heaviest and the lightest of each source."""
+    parts = []
+    for task in dict.fromkeys(str(each["task"]) for each in run.examples):
+        own = sorted((each for each in run.examples if str(each["task"]) == task), key=lambda each: -each["weight"])
+        rows = [[each["weight"], each.get("place", ""), each.get("label", ""), each.get("text", "")] for each in own]
+        note = "A row's weight within its source: 1 is the mean. The heaviest come first, the lightest last."
+        parts.append(f"<div class=reading>{Table(task, ['weight', 'row', 'label', 'content'], rows, note)}</div>")
+    return "".join(parts)
+
+
+def data(run: RunRecord) -> str:
+    """What was read from files."""
+    if not run.data:
         return ""
     rows = [
         [
-            method,
-            f"{statistics.mean(values):.4f}",
-            f"{_spread(values):.4f}",
-            ", ".join(f"{v:.4f}" for v in values),
+            each["task"],
+            each["role"],
+            each["kind"],
+            each["rows"],
+            each["missing"],
+            _labels(each["labels"]),
+            each["origin"],
         ]
-        for method, values in run.comparison.items()
+        for each in run.data.get("entries", [])
     ]
-    return "<h2>Side by side</h2>" + _table(["method", "test mean", "± sd", "by seed"], rows, {1, 2})
+    found = Table("Rows that were read", ["task", "role", "kind", "rows", "unlabelled", "labels", "from"], rows)
+    twice = [
+        f"{task}: {count} rows of {role} also stand in train" for task, roles in run.data.get("duplicates", {}).items()
+        for role, count in roles.items() if count
+    ]  # fmt: skip
+    said = "".join(f"<li>{text(note)}</li>" for note in [*twice, *run.data.get("notes", [])])
+    return f"{found}{f'<ul>{said}</ul>' if said else ''}"
 
 
-def _spread(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def _labels(counts: dict[str, float]) -> str:
+    top = sorted(counts.items(), key=lambda item: -item[1])[:4]
+    more = f", … ({len(counts)})" if len(counts) > 4 else ""
+    return ", ".join(f"{name} {number(value, 3).removesuffix('.000')}" for name, value in top) + more
 
 
-def _tasks(run: RunRecord) -> str:
-    rows = []
-    for name, roles in run.summary["tasks"].items():
-        found = {
-            role: next((f"{v:.4f} ({k})" for k, v in values.items() if k != "loss"), "")
-            for role, values in roles.items()
-        }
-        weight = run.summary["weights"].get(name)
-        rows.append([
-            name + (" (target)" if name == run.summary["target"] else ""), str(run.summary["rows"].get(name, "")),
-            found.get("dev_select", "–"), found.get("test", "–"), "–" if weight is None else f"{weight:.3f}",
-        ])  # fmt: skip
-    return _table(["task", "training rows", "dev", "test", "last weight"], rows, {1, 2, 3, 4})
-
-
-def _facts(run: RunRecord) -> str:
+def facts(run: RunRecord) -> Table:
+    """Steps, time, seed, versions."""
     summary = run.summary
-    versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
-    rows = [
+    rows: list[list[object]] = [
+        ["method", summary["method"]],
         ["paradigm", summary["paradigm"]],
-        ["steps", str(summary["steps"])],
-        ["best epoch", str(summary["best_epoch"] or "the last: there were no dev rows")],
-        ["seconds", f"{summary['seconds']:.1f}"],
-        ["seed", str(summary["seed"])],
-        ["versions", versions],
+        ["steps", summary["steps"]],
+        ["best epoch", summary["best_epoch"] or "the last: there were no dev rows"],
+        ["seconds", summary["seconds"]],
+        ["seed", summary["seed"]],
+        *([name, version] for name, version in summary["versions"].items()),
     ]
-    return _table(["", ""], rows, set())
+    return Table("Run", ["", ""], [[str(key), number(value)] for key, value in rows])
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        kinds = [" class=n" if i in numbers else "" for i in range(len(cells))]
-        return "<tr>" + "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for c, k in zip(cells, kinds, strict=True)) + "</tr>"
+def configuration(run: RunRecord) -> str:
+    """The configuration with every default said."""
+    return folded("Configuration, with every default said (config.toml)", run.config) if run.config else ""
 
-    head = row(columns, "th") if any(columns) else ""
-    return f"<div class=wide><table>{head}{''.join(row(cells, 'td') for cells in rows)}</table></div>"
+
+def folded(title: str, tables: dict[str, Any]) -> str:
+    """Tables of a configuration behind their heading."""
+    shown = text(tomli_w.dumps(tables))
+    return f"<details><summary>{text(title)}</summary><pre tabindex=0>{shown}</pre></details>"

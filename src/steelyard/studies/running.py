@@ -91,6 +91,12 @@ def _write(
             writer.writerows(table.rows)
     for name, svg in findings.figures.items():
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    said = {
+        "answer": findings.answer, "differs": findings.differs, "failed": failed,
+        "titles": {f"table{number}": table.title for number, table in enumerate(findings.tables, 1)},
+        "notes": {f"table{number}": table.note for number, table in enumerate(findings.tables, 1)},
+    }  # fmt: skip
+    (folder / "findings.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
     (folder / "study.md").write_text(_page(study, settings, findings, results, failed), encoding="utf-8")
 
 

@@ -23,6 +23,7 @@ from steelyard.training import checkpoint
 
 CHECKPOINT = Path("checkpoint") / "state.pt"
 DATA = "data.sha256"
+ROW_WEIGHTS = "row_weights.csv"
 _LOCK = ".lock"
 
 
@@ -177,6 +178,24 @@ class RunFolder:
     def write(self, name: str, content: str | bytes) -> None:
         """Writes a file of the folder, whole or not at all."""
         checkpoint.write_atomically(self.path / name, content.encode() if isinstance(content, str) else content)
+
+    def write_row_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Writes what each training row counted for: ``task,row,weight``."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(["task", "row", "weight"])
+        for task, values in weights.items():
+            writer.writerows((task, row, repr(weight)) for row, weight in enumerate(values.tolist()))
+        self.write(ROW_WEIGHTS, buffer.getvalue())
+
+    def row_weights(self) -> dict[str, torch.Tensor]:
+        """Reads them back; nothing where there are none."""
+        found: dict[str, list[float]] = {}
+        if (self.path / ROW_WEIGHTS).exists():
+            with (self.path / ROW_WEIGHTS).open(encoding="utf-8", newline="") as file:
+                for line in csv.DictReader(file):
+                    found.setdefault(line["task"], []).append(float(line["weight"]))
+        return {task: torch.tensor(values) for task, values in found.items()}
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Reads one of its JSON files."""

@@ -42,13 +42,22 @@ class Run:
         history: One dictionary per evaluation.
         weight_trace: ``(step, task, weight)`` over training.
         folder: The run folder, if there is one.
+        row_weights: What each training row counted for within its task at the end, ``[n_t]`` with mean 1, for tasks
+            whose rows have weights of their own.
     """
 
     def __init__(
-        self, model: SharedModel, suite: Suite, summary: dict[str, Any], log: Log, folder: Path | None
+        self,
+        model: SharedModel,
+        suite: Suite,
+        summary: dict[str, Any],
+        log: Log,
+        folder: Path | None,
+        row_weights: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.model, self.suite, self.summary, self.folder = model, suite, summary, folder
         self.history, self.weight_trace = log.metrics, log.weights
+        self.row_weights = {name: weights.detach().cpu() for name, weights in (row_weights or {}).items()}
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
@@ -157,8 +166,10 @@ def _train(
     if folder is not None and accelerator.is_main_process:
         folder.write("model.json", json.dumps(description(suite, named, method), indent=1))
         folder.write("model.safetensors", model_bytes(model))
+        if method.row_weights():
+            folder.write_row_weights(method.row_weights())
         folder.write("summary.json", json.dumps(summary, indent=1))
-    return Run(model, suite, summary, loop.log, folder.path if folder else None)
+    return Run(model, suite, summary, loop.log, folder.path if folder else None, method.row_weights())
 
 
 def resolve(training: Training | Mapping[str, Any] | None, method: Method, settings: Mapping[str, Any]) -> Training:
@@ -258,7 +269,7 @@ def _read_back(model: SharedModel, suite: Suite, folder: RunFolder) -> Run:
     log = Log(folder)
     log.begin({name: (folder.path / name).stat().st_size for name in ("metrics.jsonl", "weights.csv")})
     log.close()
-    return Run(model, suite, folder.read_json("summary.json"), log, folder.path)
+    return Run(model, suite, folder.read_json("summary.json"), log, folder.path, folder.row_weights())
 
 
 def model_bytes(model: nn.Module) -> bytes:

@@ -85,8 +85,7 @@ class TAWT(Method):
 
     def step(self, job: Job) -> None:
         """Descends; then probes and updates if it is time."""
-        units = self.state.get("units")
-        self.descend(job, job.batch(), self.weights, self._row_weights(units))
+        self.descend(job, job.batch(), self.weights, self.row_weights() or None)
         if not self._learns(job):
             return
         if _due(self.options.probe_every, job.step):
@@ -199,8 +198,10 @@ class TAWT(Method):
             raise SteelyardError(f"method 'tawt', option 'weights': nothing for {', '.join(job.tasks)}")
         return weights / weights.sum()
 
-    def _row_weights(self, units: Tensor | None) -> Mapping[str, Tensor] | None:
-        return None if units is None or self._units is None else self._units.row_weights(units)
+    def row_weights(self) -> Mapping[str, Tensor]:
+        """The weights of rows within their sources, where rows or groups of them have weights."""
+        units = self.state.get("units")
+        return {} if units is None or self._units is None else self._units.row_weights(units)
 
 
 def _due(every: int | None, step: int) -> bool:
