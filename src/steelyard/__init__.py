@@ -6,7 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steelyard import data, diagnostics, encoders, functional, gradients, heads, methods, testing
+    from steelyard import (
+        data,
+        diagnostics,
+        encoders,
+        estimators,
+        functional,
+        gradients,
+        heads,
+        integrations,
+        methods,
+        testing,
+    )
     from steelyard.errors import SteelyardError
     from steelyard.model import SharedModel
     from steelyard.tasks import Kind, Ragged, Role, Rows, Suite, Task
@@ -29,7 +40,18 @@ _HOMES = {
     "fit": "training",
     "load": "training",
 }
-_ROOMS = {"data", "diagnostics", "encoders", "functional", "gradients", "heads", "methods", "testing"}
+_ROOMS = {
+    "data",
+    "diagnostics",
+    "encoders",
+    "estimators",
+    "functional",
+    "gradients",
+    "heads",
+    "integrations",
+    "methods",
+    "testing",
+}
 
 __all__ = [
     "Kind",
@@ -45,10 +67,12 @@ __all__ = [
     "data",
     "diagnostics",
     "encoders",
+    "estimators",
     "fit",
     "functional",
     "gradients",
     "heads",
+    "integrations",
     "load",
     "methods",
     "testing",
