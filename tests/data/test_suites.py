@@ -47,6 +47,19 @@ def test_names_and_descriptions() -> None:
         suites.describe("cencus")
 
 
+def test_the_page_of_suites_has_all_of_them_with_their_counts() -> None:
+    page = (Path(__file__).parents[2] / "docs/suites.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0]: part for part in page.split("\n## ")[1:]}
+    for name in NAMES:
+        for part, counts in suites.get(name).counts.items():
+            row = " | ".join(f"{counts[split]:,}" for split in ("train", "dev", "test"))
+            assert f"| {row} |" in sections[name], f"{name} ({part}): {row}"
+        packages = suites.describe(name).packages
+        assert all(package.split()[1] in sections[name] for package in packages), (name, packages)
+        if len(suites.get(name).tasks) < 10:
+            assert all(f"`{task}`" in sections[name] for task in suites.get(name).tasks if "-score" not in task)
+
+
 def test_digits_are_the_same_for_ever() -> None:
     found = suites.check("digits")
     assert {split: part["rows"] for split, part in found["single"].items()} == {"train": 1097, "dev": 100, "test": 600}
