@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 
 from steelyard.functional import (
+    amortised_gradient,
+    amortised_weights,
+    average_weights,
     gradnorm_targets,
+    impartial_losses,
     orthogonality_penalty,
     trust_region_step,
     uncertainty_losses,
@@ -41,6 +45,48 @@ def test_uncertainty_settles_at_half_the_inverse_loss(regression: bool, scale: f
     losses.requires_grad_()
     (weights,) = torch.autograd.grad(uncertainty_losses(losses, noise.detach(), regression).sum(), losses)
     torch.testing.assert_close(weights, 1 / (2 * losses.detach()))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_impartial_losses_settle_at_the_inverse_loss(scale: float) -> None:
+    losses = (torch.tensor([0.5, 2.0, 7.0], dtype=torch.float64) * scale).requires_grad_()
+    logs = (-losses.detach().log()).requires_grad_()
+    total = impartial_losses(losses, logs).sum()
+    weights, slopes = torch.autograd.grad(total, [losses, logs])
+    torch.testing.assert_close(weights, 1 / losses.detach())
+    torch.testing.assert_close(slopes, torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
+    moved = impartial_losses(losses, logs + torch.tensor([0.1, -0.1, 0.0])).sum()
+    assert float(moved.detach()) > float(total.detach())
+
+
+def test_average_weights_are_the_published_formula() -> None:
+    losses, earlier = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 4.0])
+    ratios = torch.tensor([0.5, 1.0, 0.75]) / 1.5
+    torch.testing.assert_close(average_weights(losses, earlier, 1.5), ratios.exp() / ratios.exp().sum())
+    torch.testing.assert_close(average_weights(losses, torch.zeros(3)), torch.full((3,), 1 / 3))
+    torch.testing.assert_close(average_weights(losses * 1e6, earlier * 1e6), average_weights(losses, earlier))
+    with pytest.raises(ValueError, match="temperature"):
+        average_weights(losses, earlier, 0.0)
+
+
+def test_famo_descends_the_logarithms_of_the_losses() -> None:
+    logits, losses = normal(4), normal(4, seed=1).exp().requires_grad_()
+    (slope,) = torch.autograd.grad((logits.softmax(0) * losses.log()).sum(), losses)
+    weights = amortised_weights(logits, losses.detach())
+    torch.testing.assert_close(weights, slope / slope.sum())
+    torch.testing.assert_close(amortised_weights(logits, 1e6 * losses.detach()), weights)
+    some = losses.detach().clone()
+    some[2] = 0
+    assert float(amortised_weights(logits, some)[2]) == 0
+    torch.testing.assert_close(amortised_weights(logits, some * 0), logits.softmax(0))
+    leaf, after = logits.clone().requires_grad_(), normal(4, seed=2).exp()
+    gains = losses.detach().log() - after.log()
+    (expected,) = torch.autograd.grad((leaf.softmax(0) * gains).sum(), leaf)
+    found = amortised_gradient(logits, losses.detach(), after)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found.sum().item(), 0.0)
+    unchanged = amortised_gradient(logits, some, some)
+    torch.testing.assert_close(unchanged, torch.zeros(4, dtype=torch.float64))
 
 
 def test_gradnorm_targets_follow_the_training_rate() -> None:

@@ -97,7 +97,9 @@ def test_hypergradients_are_derivatives_of_the_query_losses_through_the_step(opt
         expected = by_differences(job, start, moments, batch, query, weights)
         job.draw = lambda *_: query
         rate = job.rate
-        found = method._hypergradients(job, method._descend_apart(job), rate)
+        found = method._hypergradients(
+            job, method.dissect(job, job.batch(), method.weights, method.options.scope)[1], rate
+        )
         torch.testing.assert_close(found, expected, rtol=1e-3 if optimizer != "SGD" else 1e-6, atol=1e-8)
 
     form = "gradient_descent" if optimizer == "SGD" else "optimizer"
@@ -118,7 +120,9 @@ def test_shared_parameters_alone_give_exact_off_diagonals_and_a_wrong_diagonal()
         for scope in ("all", "shared"):
             job.restore(start)
             method.options = MetaWeighting(scope=scope).options
-            found[scope] = method._hypergradients(job, method._descend_apart(job), 1.0)
+            found[scope] = method._hypergradients(
+                job, method.dissect(job, job.batch(), method.weights, method.options.scope)[1], 1.0
+            )
         apart = ~torch.eye(3, dtype=torch.bool)
         torch.testing.assert_close(found["all"][apart], found["shared"][apart])
         assert ((found["all"] - found["shared"]).diagonal().abs() > 1e-3).all()
@@ -135,7 +139,7 @@ def test_sparse_and_dense_products_agree(optimizer):
     """The engine's sparse word gradients give what the plain formula gives of dense ones, metric included."""
 
     def check(method, job):
-        support = method._descend_apart(job)
+        support = method.dissect(job, job.batch(), method.weights, method.options.scope)[1]
         with job.probe(job.draw(Role.QUERY, 4), "all") as probe:
             query = probe.task_gradients()
         assert any(value.is_sparse for value in support.stored().values())
@@ -279,7 +283,9 @@ def test_against_the_direction_every_query_loss_falls():
     def check(method, job):
         batch, query, start, moments = job.batch(), job.draw(Role.QUERY, 4), job.snapshot(), job.moments()
         job.draw = lambda *_: query
-        direction = common_direction(method._hypergradients(job, method._descend_apart(job), 0.5))
+        direction = common_direction(
+            method._hypergradients(job, method.dissect(job, job.batch(), method.weights, method.options.scope)[1], 0.5)
+        )
         assert direction.norm() > 1e-4
         found = []
         for length in (0.0, 1e-2):

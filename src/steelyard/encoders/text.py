@@ -71,6 +71,7 @@ class TextCNN(nn.Module):
     """
 
     embedding_stage = "words"
+    last_layer = "convolutions"
 
     def __init__(
         self,

@@ -31,7 +31,11 @@ from steelyard.functional._objectives import (
     stability_bound,
 )
 from steelyard.functional._rivals import (
+    amortised_gradient,
+    amortised_weights,
+    average_weights,
     gradnorm_targets,
+    impartial_losses,
     orthogonality_penalty,
     trust_region_step,
     uncertainty_losses,
@@ -53,6 +57,9 @@ from steelyard.functional._transfer import (
 
 __all__ = [
     "adam_preconditioner",
+    "amortised_gradient",
+    "amortised_weights",
+    "average_weights",
     "bandit_weights",
     "bargaining_weights",
     "conflict_averse_weights",
@@ -70,6 +77,7 @@ __all__ = [
     "gram_matrix",
     "gram_weights",
     "hypergradient_matrix",
+    "impartial_losses",
     "impartial_weights",
     "legal_objectives",
     "linear_shared_module",

@@ -1,4 +1,4 @@
-"""Pieces of the methods that are compared against: uncertainty, GradNorm, orthogonality, the trust region."""
+"""Pieces of the methods that are compared against: losses with learned scales, rates of learning, orthogonality."""
 
 import math
 
@@ -24,6 +24,79 @@ def uncertainty_losses(losses: Tensor, log_variance: Tensor, regression: Tensor 
     """
     share = 1.0 - 0.5 * torch.as_tensor(regression, dtype=losses.dtype, device=losses.device)
     return share * torch.exp(-log_variance) * losses + log_variance / 2
+
+
+def impartial_losses(losses: Tensor, log_weights: Tensor) -> Tensor:
+    """Return each task's loss under a learned scale e^s: e^s·L - s.
+
+    IMTL-L (Liu et al. 2021, Eq. 8). Sum over the tasks and learn s with the model, without weight decay. At the
+    stationary s the loss L carries the weight 1/L, so that every weighted loss is one.
+
+    Args:
+        losses: `Tensor[..., T]`.
+        log_weights: `Tensor[T]`, s.
+
+    Returns:
+        `Tensor[..., T]`.
+    """
+    return torch.exp(log_weights) * losses - log_weights
+
+
+def average_weights(losses: Tensor, earlier: Tensor, temperature: float = 2.0) -> Tensor:
+    """Return DWA's weights softmax(r/temperature), r_t = L_t/L_t' the ratio of two epochs' mean losses.
+
+    Liu, Johns and Davison 2019, Eq. 7, which multiplies by T. Tasks whose loss falls slowly gain weight.
+
+    Args:
+        losses: `Tensor[..., T]`, of the last epoch.
+        earlier: `Tensor[..., T]`, of the epoch before; where it is not positive the ratio counts as one.
+        temperature: the larger, the more even.
+
+    Returns:
+        `Tensor[..., T]` on the simplex.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    known = earlier > 0
+    ratios = torch.where(known, losses / torch.where(known, earlier, 1.0), 1.0)
+    return torch.softmax(ratios / temperature, dim=-1)
+
+
+def amortised_weights(logits: Tensor, losses: Tensor) -> Tensor:
+    """Return FAMO's weights, in proportion to softmax(ξ)_t / L_t: the step that lowers log L_t by z_t.
+
+    Liu et al. 2023, Eq. 8, with Σ = 1 so that the step keeps the length of the gradients.
+
+    Args:
+        logits: `Tensor[..., T]`, ξ.
+        losses: `Tensor[..., T]`; a loss that is not positive counts as absent, with weight 0.
+
+    Returns:
+        `Tensor[..., T]` on the simplex; softmax(ξ) where no loss is positive.
+    """
+    known = losses > 0
+    scores = torch.log_softmax(logits, -1) - torch.where(known, losses, 1.0).log()
+    scores = torch.where(known | ~known.any(-1, keepdim=True), scores, -torch.inf)
+    return torch.softmax(scores, dim=-1)
+
+
+def amortised_gradient(logits: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Return FAMO's gradient for ξ: Jᵀ(log L(θ_k) - log L(θ_{k+1})), J the Jacobian of softmax at ξ.
+
+    Liu et al. 2023, Eq. 9: along it falls the weight of tasks whose losses have improved most.
+
+    Args:
+        logits: `Tensor[..., T]`, ξ.
+        before: `Tensor[..., T]`, the losses before the step.
+        after: `Tensor[..., T]`, those of the same rows after it; pairs that are not positive count as unchanged.
+
+    Returns:
+        `Tensor[..., T]`, with sum 0.
+    """
+    known = (before > 0) & (after > 0)
+    gains = torch.where(known, torch.where(known, before, 1.0).log() - torch.where(known, after, 1.0).log(), 0.0)
+    shares = torch.softmax(logits, dim=-1).to(gains)
+    return shares * (gains - (shares * gains).sum(-1, keepdim=True))
 
 
 def gradnorm_targets(norms: Tensor, losses: Tensor, initial_losses: Tensor, asymmetry: float) -> Tensor:

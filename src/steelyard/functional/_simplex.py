@@ -75,20 +75,20 @@ def bandit_weights(weights: Tensor, losses: Tensor, step: float, radius: float) 
             distribution with zeros may have no tempered form within the radius.
         losses: `Tensor[..., T]`.
         step: the step size η ≥ 0.
-        radius: the largest divergence from uniform, in nats.
+        radius: the largest divergence from uniform, in nats; infinity for none.
 
     Returns:
         `Tensor[..., T]` on the simplex.
 
     Warns:
-        UserWarning: if radius ≥ log T, which no distribution over T tasks reaches.
+        UserWarning: if a finite radius is ≥ log T, which no distribution over T tasks passes.
     """
     tasks = weights.shape[-1] if weights.ndim else 0
     if weights.shape != losses.shape or tasks == 0:
         raise ValueError(f"weights {list(weights.shape)} and losses {list(losses.shape)} must match")
     if not (math.isfinite(step) and step >= 0) or not radius >= 0:
         raise ValueError(f"step and radius must not be negative: step={step}, radius={radius}")
-    if tasks > 1 and radius >= math.log(tasks):
+    if tasks > 1 and math.log(tasks) <= radius < math.inf:
         warnings.warn(f"radius {radius:.3g} ≥ log T = {math.log(tasks):.3g} never binds", stacklevel=2)
     require_finite(losses, "the losses")
     tiny = torch.finfo(wide(weights).dtype).tiny

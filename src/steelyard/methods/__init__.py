@@ -6,15 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.methods.adversarial import Adversarial
 from steelyard.methods.alignment import Alignment
 from steelyard.methods.alphavil import AlphaVIL
+from steelyard.methods.autolambda import AutoLambda
+from steelyard.methods.bandit import Bandit
 from steelyard.methods.base import Job, Method, Options, Probe, Weights
 from steelyard.methods.cagrad import CAGrad
 from steelyard.methods.combination import Combination, Composed, pair
 from steelyard.methods.diw import DIW
+from steelyard.methods.dwa import DWA
+from steelyard.methods.famo import FAMO
 from steelyard.methods.fixed import Joint, Ramp, Random, Single, Uniform
+from steelyard.methods.gradnorm import GradNorm
 from steelyard.methods.gradvac import GradVac
 from steelyard.methods.imtl_g import IMTLG
+from steelyard.methods.imtl_l import IMTLL
 from steelyard.methods.metaweighting import MetaWeighting
 from steelyard.methods.mgda import MGDA, MGDAUB
 from steelyard.methods.nash import Nash
@@ -22,6 +29,8 @@ from steelyard.methods.pcgrad import PCGrad
 from steelyard.methods.svd import SVD
 from steelyard.methods.target_first import TargetFirst
 from steelyard.methods.tawt import TAWT
+from steelyard.methods.tchebycheff import Tchebycheff
+from steelyard.methods.uncertainty import Uncertainty
 from steelyard.methods.upgrad import UPGrad
 
 _REGISTRY: dict[str, type[Method]] = {}
@@ -35,6 +44,10 @@ def register(method: type[Method]) -> type[Method]:
     return method
 
 
+ALIASES = {"rlw": "random"}
+"""Other names by which methods are known."""
+
+
 def names() -> list[str]:
     """The names of all methods."""
     return list(_REGISTRY)
@@ -45,6 +58,7 @@ def get(name: str) -> type[Method]:
     if "+" in name and name not in _REGISTRY:
         weighing, _, combining = name.partition("+")
         return pair(get(weighing.strip()), get(combining.strip()))
+    name = name if name in _REGISTRY else ALIASES.get(name, name)
     if name not in _REGISTRY:
         hint = did_you_mean(name, _REGISTRY) or f"the methods are {', '.join(_REGISTRY)}"
         raise SteelyardError(f"there is no method {name!r}; {hint}")
@@ -72,6 +86,15 @@ for _method in (
     UPGrad,
     TargetFirst,
     MetaWeighting,
+    Uncertainty,
+    IMTLL,
+    GradNorm,
+    DWA,
+    FAMO,
+    Bandit,
+    Tchebycheff,
+    Adversarial,
+    AutoLambda,
 ):
     register(_method)
 

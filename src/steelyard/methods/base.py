@@ -22,6 +22,9 @@ Weights = Tensor | Callable[[Tensor], Tensor]
 Objective = Callable[[Tensor], Tensor]
 """A number to be made small, as a function of the losses ``[T]``."""
 
+Penalty = Callable[[Batch], Tensor]
+"""A further loss: the share of the micro-batch that went through the model just now, from what its forward left."""
+
 Rule = Callable[[Tensor], Tensor]
 """How gradients are combined: from their Gram matrix ``[T, T]`` to a coefficient for each, ``[T]``."""
 
@@ -140,10 +143,21 @@ class Job(Protocol):
         """Losses and gradients of all tasks (or of the suite's tasks named) on a batch, without a trace."""
         ...
 
-    def descend(self, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    def measure(self, batch: Batch) -> Tensor:
+        """The losses of a batch ``[T]`` as training sees them (dropout and all), without graph and without a trace."""
+        ...
+
+    def descend(
+        self,
+        batch: Batch,
+        weights: Weights,
+        row_weights: Mapping[str, Tensor] | None = None,
+        penalty: Penalty | None = None,
+    ) -> Tensor:
         """One optimiser step on the weighted losses of a batch; returns the detached losses ``[T]``.
 
-        ``row_weights`` give, for some tasks, every training row's weight within its task, ``[n_t]``.
+        ``row_weights`` give, for some tasks, every training row's weight within its task, ``[n_t]``. A ``penalty`` is
+        added to the weighted losses; of several micro-batches, their sum.
         """
         ...
 
@@ -155,6 +169,7 @@ class Job(Protocol):
         row_weights: Mapping[str, Tensor] | None = None,
         at: Place = "parameters",
         objective: Objective | None = None,
+        penalty: Penalty | None = None,
     ) -> Tensor:
         """As `descend`, with the shared parameters moving along Σ c_t w_t ∇L_t; heads along Σ w_t ∇L_t as ever.
 
@@ -167,6 +182,7 @@ class Job(Protocol):
             at: By what the gradients are taken that the rule sees: the shared ``parameters``, or the
                 ``representation`` that the heads read.
             objective: With one, w are its slopes at the losses, and its gradient reaches the method's own parameters.
+            penalty: As in `descend`; its gradient is added to what was combined.
         """
         ...
 
@@ -259,7 +275,7 @@ class Method(ABC):
     cost: ClassVar[str] = "1 step"
     """What a step costs, in words and in plain training steps: ``"1 step, and a probe of 32 rows per epoch"``."""
     composes: ClassVar[bool] = True
-    """Whether it weighs losses by `descend` or `minimise` alone, so that their gradients can be combined."""
+    """Whether it weighs losses by `descend`, `dissect` or `minimise` alone, so that their gradients can be combined."""
     Options: ClassVar[type[Options]] = Options
     """Its options, as a pydantic model with defaults."""
     search: ClassVar[Search] = {}
@@ -306,12 +322,25 @@ class Method(ABC):
         self.descend(job, job.batch(), self.weights)
 
     def descend(
-        self, job: Job, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None = None
+        self,
+        job: Job,
+        batch: Batch,
+        weights: Weights,
+        row_weights: Mapping[str, Tensor] | None = None,
+        penalty: Penalty | None = None,
     ) -> Tensor:
         """The step along the weighted losses (`Job.descend`); where a combination of gradients is set, along that."""
         if self.combination is not None:
-            return self.combination.descend(job, batch, weights, row_weights)
-        return job.descend(batch, weights, row_weights)
+            return self.combination.descend(job, batch, weights, row_weights, penalty)
+        return job.descend(batch, weights, row_weights, penalty)
+
+    def dissect(self, job: Job, batch: Batch, weights: Tensor, scope: str = "all") -> tuple[Tensor, TaskGradients]:
+        """The step with every task's gradient before it (`Job.dissect`); a combination needs a probe for them."""
+        if self.combination is None:
+            return job.dissect(batch, weights, scope)
+        with job.probe(batch, scope) as probe:
+            found = probe.task_gradients()
+        return self.descend(job, batch, weights), found
 
     def minimise(self, job: Job, batch: Batch, objective: Objective, weights: Tensor) -> Tensor:
         """The step on an objective of the losses (`Job.minimise`), likewise."""

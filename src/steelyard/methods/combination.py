@@ -12,7 +12,8 @@ from pydantic import create_model
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.methods.base import Job, Method, Objective, Options, Place, Weights
+from steelyard.methods._losses import require_all_tasks
+from steelyard.methods.base import Job, Method, Objective, Options, Penalty, Place, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Suite
 
@@ -46,18 +47,21 @@ class Combination(Method):
 
     def start(self, job: Job) -> None:
         """The paradigm's weights; several tasks have to meet in a step."""
-        if job.tasks_per_step < len(job.tasks):
-            raise SteelyardError(
-                f"method {self.name!r} compares the tasks' gradients within a step: set batching = 'all_tasks'"
-            )
+        require_all_tasks(self.name, job, "gradients")
         super().start(job)
 
     def descend(
-        self, job: Job, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None = None
+        self,
+        job: Job,
+        batch: Batch,
+        weights: Weights,
+        row_weights: Mapping[str, Tensor] | None = None,
+        penalty: Penalty | None = None,
     ) -> Tensor:
         """The step along the combination."""
         self.taken += 1
-        return job.combine(batch, weights, lambda gram: self._coefficients(gram, job), row_weights, self.at)
+        rule = lambda gram: self._coefficients(gram, job)  # noqa: E731
+        return job.combine(batch, weights, rule, row_weights, self.at, penalty=penalty)
 
     def minimise(self, job: Job, batch: Batch, objective: Objective, weights: Tensor) -> Tensor:
         """The same where the weights are an objective's slopes."""

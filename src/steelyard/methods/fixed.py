@@ -60,7 +60,7 @@ class Random(Method):
 
     name = "random"
     search: ClassVar[Search] = {"temperature": (0.3, 1.0, 3.0)}
-    summary = "new random weights at every step (a control)"
+    summary = "new random weights at every step (a control); also called rlw"
     paper = "Lin et al. 2022, Reasonable Effectiveness of Random Weighting"
 
     class Options(base.Options):

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from steelyard import gradients
 from steelyard.errors import SteelyardError
-from steelyard.methods.base import Objective, Place, Rule, Weights
+from steelyard.methods.base import Objective, Penalty, Place, Rule, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch
 from steelyard.training.batching import Batcher
@@ -71,6 +71,7 @@ class Combining:
         row_weights: Mapping[str, Tensor] | None = None,
         at: Place = "parameters",
         objective: Objective | None = None,
+        penalty: Penalty | None = None,
     ) -> Tensor:
         """As `descend`, with the shared parameters moving along Σ c_t w_t ∇L_t, c = rule(Gram matrix).
 
@@ -81,7 +82,7 @@ class Combining:
         shared, own = self._parted()
         micro, counts = self._micro_batches(batch)
         if not shared:  # a frozen encoder: nothing that the tasks could disagree on
-            return self._uncombined(batch, weights, row_weights, objective)
+            return self._uncombined(batch, weights, row_weights, objective, penalty)
         chosen: _Chosen | None = None
         if len(micro) > 1 and not (objective is None and isinstance(weights, Tensor)):
             chosen = self._choose(weights, objective, self._losses_of(micro, counts, row_weights), own)
@@ -92,20 +93,32 @@ class Combining:
             losses = losses + forward.losses.detach() / self.optimisation.loss_scale
             chosen = chosen or self._choose(weights, objective, self._summed(losses), own)
             heads = added(heads, gradient(forward.losses @ chosen.used.to(losses), own))
+            if penalty is not None:
+                heads = added(heads, gradient(self._penalty(penalty(part)), shared | own))
             piece = self._gradients(forward, shared, at, whole=len(micro) == 1)
             found = found.plus(piece) if isinstance(found, Stored) and isinstance(piece, Stored) else piece
         if chosen is None or found is None:
             raise SteelyardError("the batch has no rows")
         if self._world > 1:
-            found, heads = found.over_processes(self._summed), over_processes(heads, own, self._summed)
+            reached = own if penalty is None else shared | own
+            found, heads = found.over_processes(self._summed), over_processes(heads, reached, self._summed)
         self._move(losses, added(heads, chosen.moved), found, chosen, rule)
         return self._summed(losses)
 
+    def _penalty(self, value: Tensor) -> Tensor:
+        """A micro-batch's share of a penalty, under the loss scale: a sum over them, a mean over processes."""
+        return value * (self.optimisation.loss_scale / self._world)
+
     def _uncombined(
-        self, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None, objective: Objective | None
+        self,
+        batch: Batch,
+        weights: Weights,
+        row_weights: Mapping[str, Tensor] | None,
+        objective: Objective | None,
+        penalty: Penalty | None,
     ) -> Tensor:
         if objective is None:
-            return self.descend(batch, weights, row_weights)
+            return self.descend(batch, weights, row_weights, penalty)
         return self.minimise(batch, objective, weights)
 
     def _parted(self) -> tuple[Parameters, Parameters]:
@@ -173,7 +186,7 @@ class Combining:
             self._recent.append((self.step, bad.to(losses), chosen.weights))
             self.flush()
         named = dict(self.model.named_parameters())
-        for name, value in (*heads.items(), *found.combine(coefficients * used).items()):
+        for name, value in added(found.combine(coefficients * used), heads).items():
             named[name].grad = value.to(named[name])
         self._share_buffers()
         self._finish(losses, (coefficients * chosen.weights).to(losses))

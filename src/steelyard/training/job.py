@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from steelyard import gradients
 from steelyard.errors import SteelyardError
-from steelyard.methods.base import Weights
+from steelyard.methods.base import Penalty, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Role, Suite, collate
 from steelyard.training import batching
@@ -117,11 +117,23 @@ class TrainingJob(Alone, Combining, Dissecting):
                 counts = self._accelerator.reduce(counts, "sum")
             yield Probe(sums / counts.clamp(min=1), rows, parameters, tape)
 
-    def descend(self, batch: Batch, weights: Weights, row_weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    def measure(self, batch: Batch) -> Tensor:
+        """The losses of a batch ``[T]`` as training sees them (dropout and all), without graph and without a trace."""
+        micro, counts = self._micro_batches(batch)
+        known = batching.label_counts(batch, self.tasks).to(self.device) if counts is None else counts
+        return self._losses_of(micro, known, mode="keep")
+
+    def descend(
+        self,
+        batch: Batch,
+        weights: Weights,
+        row_weights: Mapping[str, Tensor] | None = None,
+        penalty: Penalty | None = None,
+    ) -> Tensor:
         """One optimiser step on the weighted losses of a batch; returns the detached losses ``[T]``.
 
         ``row_weights`` are, for some tasks, what each training row's loss is multiplied with, ``[n_t]``; the losses
-        are then Σ r_i ℓ_i over the number of labels.
+        are then Σ r_i ℓ_i over the number of labels. A ``penalty`` is added; of several micro-batches, their sum.
 
         With accumulation the batch is all rows of the step, cut into micro-batches whose losses are divided by the
         labels of the *whole* step: the gradient is that of one large batch, whatever rows lack labels.
@@ -137,7 +149,8 @@ class TrainingJob(Alone, Combining, Dissecting):
                 means = sums / (own if counts is None else counts).clamp(min=1)
                 losses = losses + means.detach() if number else means.detach()
                 used = weights if isinstance(weights, Tensor) else weights(losses)
-                self.optimisation.backward(means @ _scaled(used, scale, self._world).to(means))
+                total = means @ _scaled(used, scale, self._world).to(means)
+                self.optimisation.backward(total if penalty is None else total + penalty(part))
         self._finish(losses, used)
         return losses
 
@@ -263,9 +276,15 @@ class TrainingJob(Alone, Combining, Dissecting):
         """Where these tasks stand among the suite's, ``LongTensor[len(tasks)]``."""
         return torch.tensor([self.model.tasks.index(name) for name in tasks], device=self.device)
 
-    def _losses_of(self, micro: list[Batch], counts: Tensor, row_weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    def _losses_of(
+        self,
+        micro: list[Batch],
+        counts: Tensor,
+        row_weights: Mapping[str, Tensor] | None = None,
+        mode: Literal["eval", "keep"] = "eval",
+    ) -> Tensor:
         """The losses of a whole step, without graph and without touching buffers or randomness."""
-        with torch.no_grad(), gradients.pure(self.model):
+        with torch.no_grad(), gradients.pure(self.model, mode):
             sums = [self._sums(part, row_weights)[0] for part in micro]
             losses = torch.stack(sums).sum(0) / counts.clamp(min=1)
         return self._accelerator.reduce(losses, "sum") if self._world > 1 else losses

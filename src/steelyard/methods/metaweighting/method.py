@@ -63,7 +63,7 @@ class MetaWeighting(Method):
             self.descend(job, job.batch(), self.weights)
             return
         rate = job.rate
-        support = self._descend_apart(job)
+        support = self.dissect(job, job.batch(), self.weights, self.options.scope)[1]
         direction = common_direction(self._hypergradients(job, support, rate))
         before = self.state["importance"]
         self.state["importance"] = moved(before, direction, self.options.alpha, self.options.bounds)
@@ -78,15 +78,6 @@ class MetaWeighting(Method):
         total, count = self.state["moved"].tolist()
         self.state["moved"] = torch.zeros_like(self.state["moved"])
         return {"mean_weight_move": total / max(count, 1)}
-
-    def _descend_apart(self, job: Job) -> TaskGradients:
-        """Steps θ; returns the Gˢ that the step was made of, before any gradient combination."""
-        if self.combination is None:
-            return job.dissect(job.batch(), self.weights, self.options.scope)[1]
-        with job.probe(job.batch(), self.options.scope) as probe:
-            found = probe.task_gradients()
-        self.descend(job, job.batch(), self.weights)
-        return found
 
     def _hypergradients(self, job: Job, support: TaskGradients, rate: float) -> Tensor:
         """D ``[T, T]``, with or without η."""
