@@ -8,6 +8,7 @@ from steelyard.studies.base import Findings, Settings, Size, Study, Table
 from steelyard.studies.comparing import compare
 from steelyard.studies.comparison import Comparison
 from steelyard.studies.controls import Controls
+from steelyard.studies.information import AlignmentFigure, CapacityFigure, CosineFigure, CovarianceFigure, NoiseFigure
 from steelyard.studies.results import Results
 from steelyard.studies.running import run
 from steelyard.studies.statistics import Estimate, estimate, holm, paired
@@ -40,6 +41,11 @@ def get(name: str) -> type[Study]:
 for _study in (
     Controls,
     AlphaVILTable,
+    CovarianceFigure,
+    CosineFigure,
+    AlignmentFigure,
+    NoiseFigure,
+    CapacityFigure,
 ):  # fmt: skip
     register(_study)
 

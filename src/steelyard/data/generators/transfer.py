@@ -209,5 +209,7 @@ def _labels(scores: Tensor, theta: Tensor, link: str, noise: float, draw: torch.
         classes = scores.relu().sum(1) > theta.norm(dim=0).sum() / (2 * math.pi) ** 0.5
     else:
         clean = scores.sum(1) if link == "linear" else scores.relu().sum(1)
-        return (clean + noise * clean.std() * torch.randn(len(clean), generator=draw, dtype=torch.float64)).float()
+        return (
+            clean + noise * clean.std(correction=0) * torch.randn(len(clean), generator=draw, dtype=torch.float64)
+        ).float()
     return (classes ^ (torch.rand(len(scores), generator=draw) < noise)).long()
