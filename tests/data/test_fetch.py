@@ -6,86 +6,24 @@ A real index answers here, on this computer, with a small package.
 from __future__ import annotations
 
 import hashlib
-import io
-import os
-import re
 import subprocess
 import sys
-import threading
-import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.package_index import FILE, Index, served, wheel
 
 from steelyard.data import suites
 from steelyard.data.suites.debian import DebianFiles
 from steelyard.data.suites.packages import Package
 from steelyard.errors import SteelyardError
 
-FILE = "corpus-1.0-py3-none-any.whl"
-
-
-def wheel() -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("corpus/data.txt", os.urandom(40_000).hex())
-    return buffer.getvalue()
-
-
-class Index(ThreadingHTTPServer):
-    """A package index with one package, which remembers what it was asked."""
-
-    daemon_threads = True
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.content = content
-        self.asked: list[tuple[str, str | None]] = []
-        self.ranges = True
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Index
-
-    def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers["Range"]))
-        if self.path == "/simple/corpus/":
-            self._answer(200, f'<a href="/files/{FILE}">{FILE}</a>'.encode(), "text/html")
-        elif self.path == f"/files/{FILE}":
-            start = int(re.sub(r"\D", "", self.headers["Range"] or "0"))
-            if start and self.server.ranges:
-                self._answer(206, self.server.content[start:])
-            else:
-                self._answer(200, self.server.content)
-        else:
-            self._answer(404, b"")
-
-    def _answer(self, status: int, content: bytes, kind: str = "application/octet-stream") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    with Index(wheel()) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
-        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "file:///nowhere")
-        monkeypatch.delenv("STEELYARD_OFFLINE", raising=False)
-        for name in ("PIP_CERT", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-            monkeypatch.delenv(name, raising=False)
+    with served(monkeypatch) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def package(content: bytes, **settings: str) -> Package:
