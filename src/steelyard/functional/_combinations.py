@@ -70,7 +70,9 @@ def conflict_averse_weights(gram: Tensor, radius: float = 0.5) -> Tensor:
 
     def nearest(shift: float) -> tuple[Tensor, float]:
         """The w that minimises ‖g_w + shift·g_0‖, and by how much ‖g_w‖ exceeds reach·shift."""
-        weights = min_norm_weights(kernel + shift * (pull[:, None] + pull) + shift**2 * pull.mean())
+        moved = kernel + shift * (pull[:, None] + pull) + shift**2 * pull.mean()
+        # Where shift·g_0 cancels a gradient, rounding can leave it a negative square.
+        weights = min_norm_weights(moved + torch.diag((-moved.diagonal()).clamp_min(0)))
         return weights, float((weights @ kernel @ weights).clamp_min(0).sqrt()) - reach * shift
 
     weights = _root(nearest, float(kernel.diagonal().max().sqrt()) / reach)
