@@ -25,6 +25,7 @@ from steelyard.methods.imtl_l import IMTLL
 from steelyard.methods.metaweighting import MetaWeighting
 from steelyard.methods.mgda import MGDA, MGDAUB
 from steelyard.methods.nash import Nash
+from steelyard.methods.own_loop import OwnLoop
 from steelyard.methods.pcgrad import PCGrad
 from steelyard.methods.svd import SVD
 from steelyard.methods.target_first import TargetFirst
@@ -144,6 +145,7 @@ __all__ = [
     "Job",
     "Method",
     "Options",
+    "OwnLoop",
     "Probe",
     "Weights",
     "build",

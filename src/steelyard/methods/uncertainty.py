@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from steelyard.functional import uncertainty_losses
+from steelyard.methods import base
 from steelyard.methods._scales import LearnedScales
 from steelyard.methods.base import Job
 from steelyard.tasks import Kind, Suite
@@ -22,10 +26,24 @@ class Uncertainty(LearnedScales):
     summary = "a noise level per task, learned with the model, by which its loss is divided"
     paper = "Kendall, Gal and Cipolla 2018, Multi-Task Learning Using Uncertainty to Weigh Losses"
 
+    class Options(base.Options):
+        """Options of `Uncertainty`."""
+
+        regressions: tuple[str, ...] | None = Field(
+            default=None, description="tasks whose loss is divided by 2s²; unset: regressions by their kind"
+        )
+
+    options: Options
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._regressions = set(self.options.regressions or ())
+
     def prepare(self, suite: Suite, seed: int) -> Suite:
         """Which tasks are regressions."""
         del seed
-        self._regressions = {name for name, task in suite.tasks.items() if task.kind is Kind.REGRESSION}
+        if self.options.regressions is None:
+            self._regressions = {name for name, task in suite.tasks.items() if task.kind is Kind.REGRESSION}
         return suite
 
     def scaled(self, losses: Tensor, scales: Tensor, job: Job) -> Tensor:
