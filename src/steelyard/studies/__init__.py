@@ -9,6 +9,7 @@ from steelyard.studies.comparing import compare
 from steelyard.studies.comparison import Comparison
 from steelyard.studies.controls import Controls
 from steelyard.studies.information import AlignmentFigure, CapacityFigure, CosineFigure, CovarianceFigure, NoiseFigure
+from steelyard.studies.metaweighting import MetaWeightingFigures
 from steelyard.studies.results import Results
 from steelyard.studies.running import run
 from steelyard.studies.statistics import Estimate, estimate, holm, paired
@@ -46,6 +47,7 @@ for _study in (
     AlignmentFigure,
     NoiseFigure,
     CapacityFigure,
+    MetaWeightingFigures,
 ):  # fmt: skip
     register(_study)
 
