@@ -11,6 +11,7 @@ import pytest
 
 from steelyard import cli, config, heads, methods, studies
 from steelyard.data import SourceData
+from steelyard.objectives import stages
 from steelyard.training import METRICS, Training
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +38,8 @@ def own_registries(monkeypatch):
     """What a page registers is forgotten after it."""
     monkeypatch.setattr(methods, "_REGISTRY", dict(methods._REGISTRY))
     monkeypatch.setattr(studies, "_REGISTRY", dict(studies._REGISTRY))
+    for stage, known in stages._REGISTRY.items():
+        monkeypatch.setitem(stages._REGISTRY, stage, dict(known))
     kept = dict(heads.HEADS)
     yield
     heads.HEADS.clear()

@@ -88,7 +88,7 @@ def test_options_reach_the_encoder() -> None:
     assert encoders.build("mlp", Spec((2, 3)), hidden=[4]).layers[1].weight.shape == (4, 6)
     assert encoders.build("lstm", TEXT, vectors=torch.ones(12, 3)).words.width == 3
     assert encoders.options("resnet") == {"channels": 16, "stages": 3, "blocks": 1, "norm": "batch"}
-    assert set(encoders.options("any/name")) == {"pooling", "freeze", "pretrained"}
+    assert set(encoders.options("any/name")) == {"pooling", "freeze", "pretrained", "layer_decay", "lora"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from steelyard.encoders.dense import MLP
 from steelyard.encoders.image import LeNet, ResNet
 from steelyard.encoders.registry import build, default, names, options, pretrained
 from steelyard.encoders.text import LSTM, TextCNN, max_over_tokens
-from steelyard.encoders.transformer import Transformer
+from steelyard.encoders.transformer import SpecialTokens, Transformer
 from steelyard.encoders.vectors import Vectors, glove, read_vectors
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "MLP",
     "LeNet",
     "ResNet",
+    "SpecialTokens",
     "TextCNN",
     "Transformer",
     "Vectors",

@@ -15,6 +15,7 @@ from steelyard.gradients._errors import GradientError
 from steelyard.gradients._exact import exact_task_gradients, only_rows
 from steelyard.gradients._graph import Survey, places, survey
 from steelyard.gradients._groups import Groups
+from steelyard.gradients._linear import LinearRule
 from steelyard.gradients._sweep import Consumer, sweep
 from steelyard.gradients._uses import functional_uses, may_be_broadcast
 from steelyard.gradients._verify import Memory, Run, experiment, memory_of, remembered, separations, settle
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from steelyard.gradients._scope import Scope
 
 Verify = Literal["once", "always", "never"]
+PIECES = 16
+"""Positions per task from which a matrix product's slopes are taken from every task's gradient."""
 logger = logging.getLogger("steelyard.gradients")
 
 
@@ -81,6 +84,25 @@ class Plan:
             return None
         found = call.rule.row_slopes(call.module, bound, outs, own)
         return found if groups is self.groups else call.known().per_row(found)
+
+    def whole(self, call: Call, grads: tuple[Tensor, ...], weights: Tensor) -> dict[str, Tensor]:
+        """The call's share of Σ_t w_t ∇L_t, by the scope's names."""
+        bound, outs, groups = self._operands(call, grads)
+        each = weights.to(outs[0])[groups.rows]
+        scaled = tuple(g * each.reshape(-1, *[1] * (g.dim() - 1)) for g in outs)
+        wanted = self._wanted(call)
+        one = Groups(torch.zeros_like(groups.rows), 1)
+        found = call.rule.task_gradients(call.module, bound, scaled, one, wanted)
+        return {wanted[own]: (value.to_dense() if value.is_sparse else value)[0] for own, value in found.items()}
+
+    def prefers_pieces(self, call: Call, grads: tuple[Tensor, ...]) -> bool:
+        """Whether slopes are cheaper from every task's gradient than from one more forward of the layer.
+
+        For a matrix product at M positions the forward takes 2·M·i·o operations, and reading T gradients of size i·o
+        a few times takes as long as some twenty operations each.
+        """
+        positions = grads[0].numel() // grads[0].shape[-1]
+        return isinstance(call.rule, LinearRule) and positions >= PIECES * self.groups.tasks
 
     def prefers_ghost(self, call: Call, grads: tuple[Tensor, ...]) -> bool:
         """Whether ghost products need fewer multiplications than materialising this call's gradients.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from steelyard.gradients._distributed import reduce_sum
 from steelyard.gradients._exact import exact_row_slopes, exact_slopes
 from steelyard.gradients._plan import Plan, Verify, make_plan
-from steelyard.gradients._result import TaskGradients, add, gram_of, squares_of
+from steelyard.gradients._result import TaskGradients, add, gram_of, slopes_of, squares_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -93,6 +93,48 @@ class Tape:
         slow = {name: self.scope.parameters[name] for name in plan.slow if name in v}
         total += exact_slopes(losses, slow, v)
         return reduce_sum(total) if self._reduce else total
+
+    def weighted(
+        self, losses: Tensor, weights: Tensor, direction: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Σ_t w_t ∇L_t and every task's slope, from one backward; one layer's gradients in memory at a time.
+
+        Args:
+            losses: Tensor[T].
+            weights: w, Tensor[T].
+            direction: v by parameter name; parameters that it lacks count as zero.
+
+        Returns:
+            The weighted gradient {parameter name: Tensor[*shape]}, without parameters that no loss depends on, and
+            the slopes ⟨∇L_t, v⟩, Tensor[T].
+        """
+        plan = self._planned(losses)
+        v = self.scope.direction(direction)
+        found: dict[str, Tensor] = {}
+        total = torch.zeros(plan.groups.tasks, dtype=self.scope.dtype, device=losses.device)
+
+        def split(gradients: Mapping[str, Tensor]) -> None:
+            for name, value in gradients.items():
+                if name in v:
+                    total.add_(slopes_of(value, v[name].to(value.dtype)))
+                found[name] = add(found.get(name), torch.tensordot(weights.to(value.dtype), value, dims=1))
+
+        def consume(call: Call, grads: tuple[Tensor, ...]) -> None:
+            if plan.prefers_pieces(call, grads):
+                split(plan.gradients(call, grads))
+                return
+            per_row = plan.row_slopes(call, grads, v)
+            if per_row is not None:
+                total.index_add_(0, self._rows, per_row.to(total.dtype))
+            for name, value in plan.whole(call, grads, weights).items():
+                found[name] = add(found.get(name), value)
+
+        plan.run(consume)
+        split(plan.slow_gradients())
+        if self._reduce:
+            dense = {name: found.get(name, torch.zeros_like(p)) for name, p in self.scope.parameters.items()}
+            return {name: reduce_sum(value) for name, value in dense.items()}, reduce_sum(total)
+        return found, total
 
     def row_slopes(self, losses: Tensor, direction: Mapping[str, Tensor]) -> Tensor:
         """Tensor[N]: the share of every row in its task's slope; per task they sum to `slopes`.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.methods.aang import AANG, Tartan
 from steelyard.methods.adversarial import Adversarial
 from steelyard.methods.alignment import Alignment
 from steelyard.methods.alphavil import AlphaVIL
@@ -73,6 +74,8 @@ for _method in (
     Random,
     Ramp,
     TAWT,
+    Tartan,
+    AANG,
     Alignment,
     SVD,
     AlphaVIL,

@@ -206,6 +206,16 @@ class Job(Protocol):
         """
         ...
 
+    def descend_along(
+        self, batch: Batch, weights: Tensor, direction: Mapping[str, Tensor], scope: str = "shared"
+    ) -> tuple[Tensor, Tensor]:
+        """As `descend`; returns the losses ``[T]`` and every task's slope ⟨∇L_t, v⟩ over a scope, before the step.
+
+        ``direction`` is v, by parameter name. For little more than the step costs; where a step cannot be taken apart
+        (BatchNorm that trains, micro-batches) a probe of the same rows goes before it.
+        """
+        ...
+
     def metric(self, name: str, ids: Tensor | None = None) -> Tensor | float:
         """P of the last step: a parameter (or some of its rows) moved by -`rate`·P·gradient, all else held."""
         ...
@@ -357,6 +367,11 @@ class Method(ABC):
 
     def notes(self) -> dict[str, float]:
         """What an epoch's line of ``metrics.jsonl`` says of the method besides its weights: by default nothing."""
+        return {}
+
+    def files(self, history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """What the method adds to the run folder at the end, name to text, from the lines of ``metrics.jsonl``."""
+        del history
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:

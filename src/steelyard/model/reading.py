@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from steelyard.errors import SteelyardError
-from steelyard.tasks import Batch, Inputs, Member, Part, Ragged, Suite
+from steelyard.tasks import IGNORE, Batch, Inputs, Member, Part, Ragged, Suite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,8 @@ def features_of(encoder: nn.Module, part: Part, hugging_face: bool) -> Tensor:
     """The encoder's one call for a part: ``[N, d]`` or token features ``[N, L, d]``."""
     if hugging_face:
         features = _hugging_face_features(encoder, part)
+    elif part.view is not None:
+        features = _viewed(encoder, part)
     else:
         features = encoder(part.inputs) if part.mask is None else encoder(part.inputs, part.mask)
     if features.dim() not in (2, 3):
@@ -32,7 +34,22 @@ def features_of(encoder: nn.Module, part: Part, hugging_face: bool) -> Tensor:
     return features
 
 
+def _viewed(encoder: nn.Module, part: Part) -> Tensor:
+    if not accepts(encoder, 3):
+        raise SteelyardError(
+            f"the encoder {type(encoder).__name__} cannot look at tokens through an attention mask; use a Hugging Face "
+            "encoder, by its name or folder"
+        )
+    features: Tensor = encoder(part.inputs, part.mask, part.view)
+    return features
+
+
 def _hugging_face_features(encoder: nn.Module, part: Part) -> Tensor:
+    if part.view is not None:
+        raise SteelyardError(
+            "attention masks of single rows are for steelyard.encoders.Transformer: give the encoder by its name or "
+            "folder, or wrap it"
+        )
     if part.mask is None:
         found = encoder(part.inputs)
     else:
@@ -65,6 +82,39 @@ def cut(features: Tensor, part: Part) -> list[Tensor]:
         place = dict(zip(bounds, blocks, strict=True))
         return [place[member.rows.start, member.rows.stop] for member in part.members]
     return [features[member.rows] for member in part.members]
+
+
+def joint_losses(
+    part: Part, outputs: dict[str, Tensor], joined: dict[str, nn.Module]
+) -> dict[str, tuple[Tensor, Tensor | int]]:
+    """Summed losses and label counts of the tasks whose losses are computed together; see `SharedModel.join`.
+
+    The module is given all rows of the part, with nothing to answer for in those of other tasks: then each row of
+    what it gives is a row of the part, which is what the gradient engine asks for.
+    """
+    found: dict[str, tuple[Tensor, Tensor | int]] = {}
+    for loss in {id(module): module for module in joined.values()}.values():
+        members = sorted((m for m in part.members if joined.get(m.task) is loss), key=lambda member: member.rows.start)
+        if not members:
+            continue
+        like = outputs[members[0].task]
+        blocks, labels, sizes, start = [], [], [], 0
+        for member in [*members, None]:
+            gap = (len(part.inputs) if member is None else member.rows.start) - start
+            blocks.append(like.new_zeros(gap, *like.shape[1:]))
+            labels.append(members[0].labels.new_full((gap, like.shape[1]), IGNORE))
+            sizes.append(gap)
+            if member is not None:
+                blocks.append(outputs[member.task])
+                labels.append(member.labels)
+                sizes.append(len(member.labels))
+                start = member.rows.stop
+        asked = torch.cat(labels)
+        each: Tensor = loss(torch.cat(blocks), asked).squeeze(1)
+        sums = [block.sum() for block in torch.split(each, sizes)[1::2]]
+        counts = [block.sum().to(each.dtype) for block in torch.split(asked != IGNORE, sizes)[1::2]]
+        found |= {m.task: pair for m, pair in zip(members, zip(sums, counts, strict=True), strict=True)}
+    return found
 
 
 def part_of(inputs: Inputs, index: Tensor, task: str, padding: int) -> Part:

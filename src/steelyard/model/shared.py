@@ -81,6 +81,7 @@ class SharedModel(nn.Module):
         self._outputs: dict[str, int] = {name: names.given(task.outputs) for name, task in tasks}
         self._tagging = frozenset(name for name, task in tasks if task.kind is Kind.TAGGING)
         self._keys = {name: names.key(name) for name in self.tasks}
+        self._joined: dict[str, nn.Module] = {}
         self.width = width or reading.width_of(encoder, suite)
         like = next((p for p in encoder.parameters() if p.is_floating_point()), torch.empty(0))
         heads: dict[str, nn.Module] = {}
@@ -149,6 +150,18 @@ class SharedModel(nn.Module):
         self.alignment = Alignment(place, chosen, matrix, rank).to(like)
         return self.alignment
 
+    def join(self, tasks: Iterable[str], loss: nn.Module) -> None:
+        """Has the losses of several token tasks computed by one module, in one call per part.
+
+        Args:
+            tasks: Tasks with outputs ``[n, L, outputs]`` of one size; no two of them share rows in a batch.
+            loss: From outputs ``[N, L, outputs]`` and labels ``[N, L]`` of all rows of a part (`IGNORE` where a row
+                is no such task's) to each row's summed loss ``[N, 1]``. Whoever owns it registers it.
+        """
+        for name in tasks:
+            self.head(name)
+            self._joined[name] = loss
+
     def _features(self, part: Part) -> tuple[Part, Tensor]:
         """The encoder's features, and the part whose rows they are: aligned tasks share none."""
         if self.alignment is None:
@@ -207,7 +220,10 @@ class SharedModel(nn.Module):
             m.task: self._summed(m, _wide(outputs[m.task]), given.get(m.task))
             for part in batch.parts
             for m in part.members
+            if m.task not in self._joined
         }
+        for part in batch.parts if self._joined else ():
+            found |= reading.joint_losses(part, outputs, self._joined)
         zero = next(iter(found.values()))[0].new_zeros(()) if found else torch.zeros(())
         sums, counts = zip(*(found.get(task, (zero, 0)) for task in self.tasks), strict=True)
         known = all(isinstance(count, int) for count in counts)

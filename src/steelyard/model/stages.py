@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError
+from steelyard.tasks import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +180,8 @@ def apart(part: Part) -> Part:
         start = stop
     inputs = torch.cat([part.inputs[member.rows] for member in part.members])
     mask = None if part.mask is None else torch.cat([part.mask[member.rows] for member in part.members])
-    return replace(part, inputs=inputs, mask=mask, members=tuple(members))
+    view = None if part.view is None else View.joined([part.view.select(m.rows) for m in part.members])
+    return replace(part, inputs=inputs, mask=mask, members=tuple(members), view=view)
 
 
 def flat_vectors(vectors: Tensor, mask: Tensor | None, rows: slice) -> Tensor:

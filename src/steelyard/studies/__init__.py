@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.studies.aang import AANGTable
 from steelyard.studies.alphavil import AlphaVILTable
 from steelyard.studies.base import Findings, Settings, Size, Study, Table
 from steelyard.studies.comparing import compare
@@ -41,6 +42,7 @@ def get(name: str) -> type[Study]:
 
 for _study in (
     Controls,
+    AANGTable,
     AlphaVILTable,
     CovarianceFigure,
     CosineFigure,

@@ -2,7 +2,7 @@
 
 from steelyard.tasks.carving import carve
 from steelyard.tasks.kinds import LOSSES, METRICS, SUMS, Kind, RowLoss, labelled
-from steelyard.tasks.rows import IGNORE, Batch, Inputs, Member, Part, Ragged, Rows, collate
+from steelyard.tasks.rows import IGNORE, Batch, Inputs, Member, Part, Ragged, Rows, View, collate
 from steelyard.tasks.task import HeadFactory, Role, Spec, Suite, Task
 from steelyard.tasks.units import Units
 
@@ -25,6 +25,7 @@ __all__ = [
     "Suite",
     "Task",
     "Units",
+    "View",
     "carve",
     "collate",
     "labelled",

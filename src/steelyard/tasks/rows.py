@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -153,6 +153,36 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
+class View:
+    """How an encoder is to look at rows of tokens, where that is not as usual.
+
+    Attributes:
+        attention: ``BoolTensor[N, L, L]``: whether a place (second) sees another (third). No place may be blind.
+        noise: The standard deviation of the noise that is added to each place's embedding, ``[N, L]``.
+    """
+
+    attention: Tensor | None = None
+    noise: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> View:
+        """The same on another device."""
+        return self._each(lambda x: x.to(device, non_blocking=True))
+
+    def select(self, rows: slice | Tensor) -> View:
+        """Some rows of it."""
+        return self._each(lambda x: x[rows])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> View:
+        return View(*(None if x is None else change(x) for x in (self.attention, self.noise)))
+
+    @classmethod
+    def joined(cls, views: Sequence[View]) -> View:
+        """Several, one after another; either all have a field or none."""
+        fields = zip(*((view.attention, view.noise) for view in views), strict=True)
+        return cls(*(torch.cat([x for x in each if x is not None]) if each[0] is not None else None for each in fields))
+
+
+@dataclass(frozen=True, eq=False)
 class Part:
     """Rows that go through the encoder together.
 
@@ -160,11 +190,13 @@ class Part:
         inputs: ``Tensor[N, ...]`` or token ids ``[N, L]``.
         mask: True on real tokens, ``[N, L]``; absent for inputs that are not text.
         members: The tasks of these rows. Tasks that share rows have the same slice.
+        view: How the encoder is to look at them, where that is not as usual.
     """
 
     inputs: Tensor
     mask: Tensor | None
     members: tuple[Member, ...]
+    view: View | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +221,7 @@ class Batch:
                     part.inputs.to(device, non_blocking=True),
                     None if part.mask is None else part.mask.to(device, non_blocking=True),
                     tuple(member.to(device) for member in part.members),
+                    None if part.view is None else part.view.to(device),
                 )
                 for part in self.parts
             )

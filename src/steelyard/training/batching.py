@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.tasks import Batch, Inputs, Part, Ragged, Role, Suite, collate, labelled
+from steelyard.tasks import Batch, Inputs, Part, Ragged, Role, Suite, View, collate, labelled
 from steelyard.training import sampling
 from steelyard.training.settings import Training
 
@@ -240,4 +240,5 @@ def _piece(part: Part, number: int, pieces: int) -> Part | None:
         return None
     inputs = torch.cat([part.inputs[r] for r in rows])
     mask = None if part.mask is None else torch.cat([part.mask[r] for r in rows])
-    return Part(inputs, mask, tuple(members))
+    view = None if part.view is None else View.joined([part.view.select(r) for r in rows])
+    return Part(inputs, mask, tuple(members), view)

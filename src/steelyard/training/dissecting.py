@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from steelyard import gradients
+from steelyard.errors import SteelyardError
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Suite
 from steelyard.training.batching import Batcher
 from steelyard.training.optimisers import Optimisation
 from steelyard.training.probing import task_of_rows
 from steelyard.training.settings import Training
+from steelyard.training.stepping import gradient, over_processes
 
 
 class Dissecting:
@@ -60,6 +63,40 @@ class Dissecting:
         self.apply(found.combine(used.to(losses)), losses, weights)
         chosen = self.model.scope(scope, trainable=True)
         return losses.detach(), found if len(chosen) == len(every) else found.part(chosen)
+
+    def descend_along(
+        self, batch: Batch, weights: Tensor, direction: Mapping[str, Tensor], scope: str = "shared"
+    ) -> tuple[Tensor, Tensor]:
+        """As `descend`; returns the losses and every task's slope ⟨∇L_t, v⟩ over a scope, before the step.
+
+        Both come from one forward and one backward, with the layers' gradients in memory one at a time. Where a step
+        cannot be taken apart (see `dissect`) a probe of the same rows goes before it. Tasks without rows have slope 0.
+        """
+        if not self._one_piece:
+            with self.probe(batch, scope) as probe:
+                slopes = probe.slopes(direction)
+            return self.descend(batch, weights), slopes
+        chosen = self.model.scope(scope, trainable=True)
+        others = {n: p for n, p in self.model.scope("all", trainable=True).items() if n not in chosen}
+        present = torch.tensor(sorted({self.tasks.index(name) for name in batch.tasks}), device=weights.device)
+        rows = task_of_rows(batch, tuple(self.tasks[place] for place in present.tolist()))
+        if rows is None:
+            raise SteelyardError("rows that carry the labels of several tasks have no slopes of their own here")
+        recording: Any = gradients.record(self.model, rows, chosen, reduce=self._world > 1)
+        with recording as tape:
+            found = self.model.losses(batch)
+        counts, sums = (v if self._chosen is None else v[self._chosen] for v in (found.counts, found.sums))
+        if self._world > 1:
+            counts = self._accelerator.reduce(counts, "sum")
+        losses = sums / counts.clamp(min=1)
+        scale = self._batcher.scale(self.step)
+        used = (weights if scale is None else weights * scale.to(weights)).to(losses)
+        own = gradient(losses @ used, others)
+        moved, some = tape.weighted(losses[present], used[present], direction)
+        if self._world > 1:
+            own = over_processes(own, others, lambda value: self._accelerator.reduce(value, "sum"))
+        self.apply(own | moved, losses, weights)
+        return losses.detach(), torch.zeros_like(losses).index_copy(0, present, some.to(losses))
 
     def metric(self, name: str, ids: Tensor | None = None) -> Tensor | float:
         """P of the optimiser's last step: a parameter moved by -rate·P·gradient, all else held (see `rate`)."""

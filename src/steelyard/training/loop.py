@@ -98,6 +98,8 @@ class Loop:
             method.start(job)
         else:
             self._restore(job, method, state)
+        if state is None and self.at.best_epoch and self.training.keep == "best":
+            self._best = job.snapshot()  # the joint phase's best model, which fine-tuning has to beat
         self._display.begin(phase.name, phase.epochs * job.steps_per_epoch, self.at.step)
         self.model.train()
         while self.at.epoch < phase.epochs and not self._exhausted():
@@ -106,9 +108,10 @@ class Loop:
             self.model.load_state_dict(self._best)
         self._best = None
         finished = self.at.phase + 1 == len(self._phases)
+        # What was chosen by the target's dev rows stays chosen until a later phase is better by the same rows.
         self.at = Place(
-            self.at.phase + 1, total=self.at.total, best_epoch=self.at.best_epoch if finished else 0,
-            seconds=self.at.seconds, finished=finished,
+            self.at.phase + 1, total=self.at.total, best_value=self.at.best_value, best_loss=self.at.best_loss,
+            best_epoch=self.at.best_epoch, seconds=self.at.seconds, finished=finished,
         )  # fmt: skip
         self._save_between()
 

@@ -26,7 +26,8 @@ class Optimisation:
         self._parameters = list(named.values())
         if not named:
             raise SteelyardError("the model has no parameter to train: all are frozen")
-        optimizer = build_optimizer(named, training, phase.learning_rate)
+        rates: Any = getattr(getattr(model, "encoder", None), "rates", dict)
+        optimizer = build_optimizer(named, training, phase.learning_rate, rates())
         self._kind = type(optimizer)
         total = steps_per_epoch * phase.epochs
         self.schedule = build_schedule(optimizer, training, total)
@@ -145,12 +146,26 @@ class Optimisation:
             self._accelerator.scaler.load_state_dict(state["scaler"])
 
 
-def build_optimizer(named: dict[str, nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
-    """Any optimiser of ``torch.optim``; a method's own parameters (``method.…``) have no weight decay."""
+def build_optimizer(
+    named: dict[str, nn.Parameter],
+    training: Training,
+    rate: float,
+    factors: Mapping[nn.Parameter, float] | None = None,
+) -> torch.optim.Optimizer:
+    """Any optimiser of ``torch.optim``; a method's own parameters (``method.…``) have no weight decay.
+
+    ``factors`` multiply the learning rate of some parameters. The first group has the rate itself.
+    """
+    slower: dict[float, list[nn.Parameter]] = {1.0: []}
     own = [p for name, p in named.items() if name.startswith("method.")]
-    parameters: list[Any] = [p for name, p in named.items() if not name.startswith("method.")]
-    if own:
-        parameters = [{"params": parameters}, {"params": own, "weight_decay": 0.0}]
+    for name, p in named.items():
+        if not name.startswith("method."):
+            slower.setdefault((factors or {}).get(p, 1.0), []).append(p)
+    parameters: list[Any] = slower.pop(1.0)
+    if own or slower:
+        parameters = [{"params": parameters}]
+        parameters += [{"params": some, "lr": rate * factor} for factor, some in slower.items()]
+        parameters += [{"params": own, "weight_decay": 0.0}] if own else []
     kind = getattr(torch.optim, training.optimizer)
     options = {"lr": rate, **training.optimizer_options}
     optimizer: torch.optim.Optimizer = _built(kind, f"optimizer {training.optimizer!r}", parameters, options)

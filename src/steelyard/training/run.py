@@ -168,6 +168,8 @@ def _train(
         folder.write("model.safetensors", model_bytes(model))
         if method.row_weights():
             folder.write_row_weights(method.row_weights())
+        for name, text in method.files(loop.log.metrics).items():
+            folder.write(name, text)
         folder.write("summary.json", json.dumps(summary, indent=1))
     return Run(model, suite, summary, loop.log, folder.path if folder else None, method.row_weights())
 

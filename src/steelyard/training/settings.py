@@ -32,7 +32,13 @@ class Training(BaseModel):
 
     paradigm: Paradigm = Paradigm.NORMALISED_JOINT
     epochs: Annotated[int, Field(ge=1, description="passes over as many rows as all tasks have together")] = 10
-    finetune_epochs: Annotated[int | None, Field(ge=1, description="epochs on the target after pre-training")] = None
+    finetune_epochs: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="epochs on the target afterwards: after pre-training always, after joint training if given",
+        ),
+    ] = None
     batch_size: Annotated[int, Field(ge=1, description="rows of each task in a step")] = 32
     batch_sizes: Annotated[
         dict[str, Annotated[int, Field(ge=1)]], Field(description="other batch sizes, by the names of tasks")
@@ -128,4 +134,8 @@ def phases(training: Training, suite: Suite) -> list[Phase]:
             Phase("pretrain", tuple(suite.sources), epochs, rate, False, True),
             Phase("finetune", (str(suite.target),), after, training.finetune_learning_rate or rate, False, False),
         ]
-    return [Phase("joint", everything, epochs, rate, paradigm is Paradigm.JOINT, True)]
+    joint = Phase("joint", everything, epochs, rate, paradigm is Paradigm.JOINT, True)
+    if training.finetune_epochs is None or suite.target is None:
+        return [joint]
+    last = training.finetune_learning_rate or rate
+    return [joint, Phase("finetune", (suite.target,), training.finetune_epochs, last, False, False)]
