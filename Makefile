@@ -8,7 +8,7 @@ HOUSE  := ../shared/tools/house
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check house pytest browser bench suites docs clean
+.PHONY: demo test check house pytest browser nightly bench suites docs clean
 
 demo: $(VENV)/.user
 	$(BIN)/steelyard demo
@@ -30,6 +30,15 @@ pytest: $(VENV)/.developer
 browser:
 	@command -v chromium > /dev/null || echo "no chromium here: install your system's package"
 	@npm install --prefix tests/report --no-audit --no-fund --no-package-lock --silent || echo "no axe-core here"
+
+# Every study at its small size, and the tests that start servers. A study that fails does not stop the others; what is
+# done stays in runs/nightly and is not done again.
+nightly: $(VENV)/.developer
+	$(PIP) --editable '.[scale]'
+	STEELYARD_NIGHTLY=1 $(BIN)/pytest -q tests/studies
+	@failed=""; for name in $$($(BIN)/steelyard study --names); do echo "== $$name"; \
+	  $(BIN)/steelyard study $$name --small --out runs/nightly/$$name || failed="$$failed $$name"; done; \
+	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 bench: $(VENV)/.developer
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

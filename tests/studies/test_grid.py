@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,31 @@ def test_a_peak_is_that_of_the_run():
     del held
     if peak._reset:
         assert Peak().megabytes < before + 100
+
+
+ON_A_CLUSTER = """
+import json, sys, warnings
+from pathlib import Path
+from steelyard.studies import grid
+from tests.studies.test_grid import KEYS, measure
+base, backend = Path(sys.argv[1]), sys.argv[2]
+results, failed = grid.run(measure, KEYS, base / "cells", settings={"calls": str(base / "calls"), "fails": True},
+                           jobs=2, backend=backend, progress=False)
+print(json.dumps([[value["value"] for _, value in results], failed]))
+"""
+
+
+@pytest.mark.skipif("STEELYARD_NIGHTLY" not in os.environ, reason="starts Ray and Dask, which is slow: make nightly")
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_clusters(tmp_path, backend):
+    """In a process of its own: they start servers, and warn about their own future."""
+    pytest.importorskip("ray" if backend == "ray" else "distributed", reason="extra scale is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_CLUSTER, str(tmp_path), backend],
+        capture_output=True, text=True, check=False, timeout=250, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    values, failed = json.loads(done.stdout.splitlines()[-1])
+    assert values == [0, 1, 2, 10, 12]
+    assert list(failed) == ["method b, seed 1"]
+    assert calls(tmp_path / "calls") == ["a0", "a1", "a2", "b0", "b1", "b2"]

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from steelyard import studies
-from steelyard.studies import Results
+from steelyard.studies import Results, tables
 
 
 @pytest.fixture
@@ -34,6 +34,16 @@ def test_study_runs_and_goes_on(tmp_path, steelyard):
     assert json.loads(printed)["tables"][0]["rows"][0][0] == "single"
 
 
+def test_the_time_it_will_take_is_said_before_it_starts(tmp_path, steelyard, monkeypatch):
+    kind = studies.get("controls")
+    assert studies.minutes(kind(), tmp_path, size="full", jobs=2) == kind.minutes["full"]
+    assert studies.minutes(kind(), tmp_path, size="full", seeds=5, jobs=4) == kind.minutes["full"] / 4
+    monkeypatch.setattr(kind, "settings", {"small": {"seeds": 2, "epochs": 1}})
+    _, _, err = steelyard("study", "controls", "--small", "--seeds", 1, "--jobs", 1, "--out", tmp_path / "s")
+    assert f"about {kind.minutes['small']:.1f} minutes on 1 cores" in err
+    assert studies.minutes(kind(), tmp_path / "s", size="small", jobs=1) == kind.minutes["small"]
+
+
 def test_bad_calls(tmp_path, steelyard):
     status, _, err = steelyard("study", "controlls")
     assert (status, err) == (2, "steelyard: there is no study 'controlls'; did you mean 'controls'?\n")
@@ -57,6 +67,13 @@ def test_every_study_is_described(steelyard):
         keys = studies.get(found["name"])().keys(studies.get(found["name"]).settings["small"])
         assert len({json.dumps(key, sort_keys=True) for key in keys}) == len(keys)
         assert all("seed" in key for key in keys)
+
+
+def test_the_papers_figures_stand_beside_ours():
+    cells = [({"method": m, "seed": s}, {"x": s + 1.0}) for m in ("a", "b") for s in (0, 1)]
+    found = tables.comparison("t", Results(cells), "x", published={"a": "96.4"})
+    assert found.columns[:3] == ("method", "mean ± 95 %", "paper")
+    assert [row[2] for row in found.rows] == ["96.4", ""]
 
 
 def test_gains_are_paired_by_seed():

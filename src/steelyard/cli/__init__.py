@@ -117,19 +117,41 @@ def compare(config: Path, methods: str | None, seeds: int, controls: bool, budge
 
 
 @app.command()
+@click.argument("config", type=_FILE)
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--method", default="uniform", show_default=True, help="What weighs the tasks.")
+@click.option("--matrix", is_flag=True, help="Also every other task as the target of each.")
+@click.option("--budget", type=click.IntRange(0), help="So many runs with random groups of sources, in place of each "
+              "on its own; 0: never (default: only with more than ten sources).")  # fmt: skip
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key: --set training.epochs=3")
+@_parallel
+@_out
+@_json
+def transfer(config: Path, seeds: int, method: str, matrix: bool, budget: int | None, changes: tuple[str, ...],
+             jobs: int | None, backend: str, out: Path | None, as_json: bool) -> None:  # fmt: skip
+    """What each source of CONFIG is worth to the target: added alone, left out of all, or in groups; over seeds."""
+    from steelyard.cli import transferring
+
+    transferring.transfer(config, changes, seeds, method, matrix, budget, jobs, backend, out, as_json)
+
+
+@app.command()
 @click.argument("name", required=False)
 @click.option("--list", "listed", is_flag=True, help="List the studies.")
+@click.option("--names", is_flag=True, help="Their names alone, for scripts.")
 @click.option("--small", is_flag=True, help="The size that runs in minutes.")
 @click.option("--seeds", type=click.IntRange(1), help="How many seeds, if not the size's own number.")
 @_parallel
 @_out
 @_json
-def study(name: str | None, listed: bool, small: bool, seeds: int | None, jobs: int | None, backend: str,
+def study(name: str | None, listed: bool, names: bool, small: bool, seeds: int | None, jobs: int | None, backend: str,
           out: Path | None, as_json: bool) -> None:  # fmt: skip
     """Redo a table or figure: NAME, or --list. The same command with the same --out goes on after a stop."""
     from steelyard.cli import studying
 
-    if listed or name is None:
+    if names:
+        studying.names()
+    elif listed or name is None:
         studying.listing(as_json)
     else:
         studying.study(name, small, seeds, jobs, backend, out, as_json)

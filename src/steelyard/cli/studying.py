@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -22,9 +23,10 @@ def study(
     folder = out or dated(f"study-{name}")
     if not as_json:
         about = f"{chosen.summary}" + (f" ({chosen.paper})" if chosen.paper else "")
+        left = studies.minutes(chosen, folder, size=size, seeds=seeds, jobs=jobs)
+        takes = f"{left:.1f} minutes" if left < 90 else f"{left / 60:.1f} hours"
         Console(stderr=True).print(
-            f"{name}: {about}; about {chosen.minutes[size]:g} minutes on two cores; "
-            f"to go on after a stop: --out {folder}",
+            f"{name}: {about}; about {takes} on {jobs or os.cpu_count()} cores; to go on after a stop: --out {folder}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
     with resumable(folder):
@@ -46,6 +48,12 @@ def study(
     say(f"tables, figures and cells: {folder}")
     for what, why in failed.items():
         say(f"failed: {what}: {why}")
+
+
+def names() -> None:
+    """The names of the studies, one in a line."""
+    for name in studies.names():
+        say(name)
 
 
 def listing(as_json: bool) -> None:

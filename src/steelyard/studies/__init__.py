@@ -12,9 +12,11 @@ from steelyard.studies.controls import Controls
 from steelyard.studies.information import AlignmentFigure, CapacityFigure, CosineFigure, CovarianceFigure, NoiseFigure
 from steelyard.studies.metaweighting import MetaWeightingFigures
 from steelyard.studies.results import Results
-from steelyard.studies.running import run
+from steelyard.studies.running import minutes, run
 from steelyard.studies.statistics import Estimate, estimate, holm, paired
 from steelyard.studies.subjects import Subject, Tables
+from steelyard.studies.transfer import transfer
+from steelyard.studies.transferred import Transfer
 
 _REGISTRY: dict[str, type[Study]] = {}
 
@@ -64,12 +66,15 @@ __all__ = [
     "Subject",
     "Table",
     "Tables",
+    "Transfer",
     "compare",
     "estimate",
     "get",
     "holm",
+    "minutes",
     "names",
     "paired",
     "register",
     "run",
+    "transfer",
 ]

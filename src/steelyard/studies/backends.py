@@ -30,6 +30,11 @@ def check(backend: str) -> None:
             ) from None
 
 
+def returns_in_rounds(backend: str) -> bool:
+    """Whether results only come when everything that was handed over is done (joblib's pools)."""
+    return backend.partition(":")[0] in ("ray", "multiprocessing")
+
+
 @contextmanager
 def parallel(backend: str, jobs: int | None) -> Iterator[int]:
     """Makes joblib use a backend, and says how many cells run at once.
@@ -53,7 +58,12 @@ def _cluster(name: str, address: str, jobs: int | None) -> Iterator[None]:
     if name == "dask":
         client: Any = importlib.import_module("distributed").Client
         alone = not address and "DASK_SCHEDULER_ADDRESS" not in os.environ
-        local = {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": None}
+        local = {
+            "n_workers": jobs or os.cpu_count(),
+            "threads_per_worker": 1,
+            "dashboard_address": None,
+            "silence_logs": 50,
+        }
         with client(address or None, **(local if alone else {})):
             yield
     elif name == "ray":

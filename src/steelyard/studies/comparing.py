@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from steelyard.errors import SteelyardError
 from steelyard.studies import backends, grid, tuning
+from steelyard.studies.claims import claim
 from steelyard.studies.comparison import Comparison, Ground
 from steelyard.studies.contestants import Contestant, Given, contestants
 from steelyard.studies.measuring import higher_is_better, judges, measure
 from steelyard.studies.results import Key, Results
 from steelyard.studies.subjects import Encoder, Subject
 from steelyard.tasks import Role, Suite
-from steelyard.training import Training, checkpoint
-from steelyard.training.folder import first_difference, plain
-
-ASKED = "asked.json"
+from steelyard.training import Training
 
 
 def compare(
@@ -68,7 +65,8 @@ def compare(
     suite = subject.suite(first)
     taking_part = contestants(methods, controls, suite, subject.training)
     folder = Path(out)
-    claim(folder, {"subject": subject.about(first), "budget": max(budget, 0)}, taking_part)
+    asked = {each.label: each.about() for each in taking_part}
+    claim(folder, {"subject": subject.about(first), "budget": max(budget, 0), "methods": asked}, "comparison")
     shared: dict[str, Any] = {"jobs": jobs, "backend": backend, "progress": progress}
     sign = 1 if higher_is_better(suite) else -1
     searches: dict[str, tuning.Search] = {}
@@ -90,27 +88,6 @@ def compare(
     found = Comparison(_ground(suite, sign > 0, ran), taking_part, ran, searches, failed, folder)
     found.write()
     return found
-
-
-def claim(folder: Path, about: Mapping[str, Any], taking_part: Sequence[Contestant]) -> None:
-    """Makes the folder this comparison's own; methods may be added, but none may change."""
-    place = folder / ASKED
-    wanted = plain({**about, "methods": {each.label: each.about() for each in taking_part}})
-    if place.exists():
-        known = json.loads(place.read_text(encoding="utf-8"))
-        common = {label: each for label, each in wanted["methods"].items() if label in known["methods"]}
-        difference = first_difference(
-            known | {"methods": {label: known["methods"][label] for label in common}}, wanted | {"methods": common}
-        )
-        if difference:
-            raise SteelyardError(
-                f"{folder} belongs to another comparison ({difference}); choose another folder (--out)"
-            )
-        wanted["methods"] = known["methods"] | wanted["methods"]
-    elif folder.exists() and any(folder.iterdir()):
-        raise SteelyardError(f"{folder} is not empty and holds no comparison; choose another folder (--out)")
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(place, json.dumps(wanted, indent=1).encode())
 
 
 def _keys(taking_part: Sequence[Contestant], seeds: Sequence[int]) -> list[Key]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from steelyard.studies.base import Table
 from steelyard.studies.contestants import AGAINST, Contestant
+from steelyard.studies.plainly import finite
 from steelyard.studies.results import Results
 from steelyard.studies.statistics import CONFIDENCE, Estimate, estimate, holm
 from steelyard.studies.tables import markdown, probability
@@ -142,9 +143,8 @@ class Comparison:
         best = max(asked, key=lambda row: sign * row.score.mean)
         said = [f"against {name} {_versus(found, self.ground.higher)}" for name, found in best.against.items()]
         of = f"the best mean of {len(asked)} methods" if len(asked) > 1 else "mean"
-        return f"{best.method}: {self.ground} {best.score} ({of}, {best.score.count} seeds)" + (
-            f"; {'; '.join(said)}." if said else "."
-        )
+        seeds = f"{best.score.count} seed{'s' * (best.score.count > 1)}"
+        return f"{best.method}: {self.ground} {best.score} ({of}, {seeds})" + (f"; {'; '.join(said)}." if said else ".")
 
     @property
     def table(self) -> Table:
@@ -193,13 +193,17 @@ class Comparison:
         _write_csv(
             self.folder / "runs.csv", [{**key, **{c: value.get(c) for c in columns}} for key, value in self.results]
         )
-        text = json.dumps(_finite(self.to_json()), indent=1)
+        text = json.dumps(finite(self.to_json()), indent=1)
         checkpoint.write_atomically(self.folder / "comparison.json", text.encode())
         checkpoint.write_atomically(self.folder / "comparison.md", self.markdown().encode())
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
-    cells = [f"[{row.method}]" if row.control else row.method, str(row.score), f"{row.score.sd:.4f}"]
+    cells = [
+        f"[{row.method}]" if row.control else row.method,
+        str(row.score),
+        "" if math.isnan(row.score.sd) else f"{row.score.sd:.4f}",
+    ]
     cells.append(str(row.score.count))
     for name in names:
         found = row.against.get(name)
@@ -246,12 +250,3 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN."""
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

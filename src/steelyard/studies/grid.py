@@ -83,6 +83,8 @@ def _measured(
     with backends.parallel(backend, jobs) as count:
         if count == 1:
             yield from (_cell(measure, key, settings) for key in keys)
+        elif backends.returns_in_rounds(backend):
+            yield from _in_rounds(measure, keys, settings, 2 * count)
         else:
             yield from _side_by_side(measure, list(keys), settings)
 
@@ -104,6 +106,17 @@ def _side_by_side(
             for key in [key for key in begun if key in waiting]:
                 waiting.remove(key)
                 yield _on_its_own(measure, key, settings)
+
+
+def _in_rounds(
+    measure: Measure, keys: Sequence[Key], settings: dict[str, Any], size: int
+) -> Iterator[tuple[Key, Any, str | None]]:
+    """So many cells at a time, where a backend hands over all that it was given or nothing."""
+    import joblib
+
+    with joblib.Parallel(batch_size=1) as pool:
+        for start in range(0, len(keys), size):
+            yield from pool(joblib.delayed(_cell)(measure, key, settings) for key in keys[start : start + size])
 
 
 def _noting(keys: Sequence[Key], begun: list[Key]) -> Iterator[Key]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def run(
     findings = study.findings(settings, results)
     _write(folder, study, settings, findings, results, failed)
     return findings, failed
+
+
+def minutes(
+    study: Study, folder: Path, *, size: Size = "full", seeds: int | None = None, jobs: int | None = None
+) -> float:
+    """About how long what is missing in the folder will take: the study's own estimate for its seeds and two cores."""
+    settings = dict(study.settings[size]) | ({} if seeds is None else {"seeds": seeds})
+    keys = study.keys(settings)
+    missing = len(grid.missing(folder / "cells.jsonl", keys)) / max(1, len(keys))
+    share = settings["seeds"] / study.settings[size]["seeds"] if "seeds" in settings else 1
+    return study.minutes[size] * share * missing * 2 / (jobs or os.cpu_count() or 1)
 
 
 def _claim(folder: Path, about: Mapping[str, Any]) -> None:

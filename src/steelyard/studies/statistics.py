@@ -32,12 +32,16 @@ class Estimate:
     p: float = math.nan
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {(self.high - self.low) / 2:.4f}"
+        return f"{self.mean:.4f}{self._reach}"
+
+    @property
+    def _reach(self) -> str:
+        return "" if math.isnan(self.low) else f" ± {(self.high - self.low) / 2:.4f}"
 
     @property
     def signed(self) -> str:
         """The same with a sign, for differences."""
-        return f"{self.mean:+.4f} ± {(self.high - self.low) / 2:.4f}"
+        return f"{self.mean:+.4f}{self._reach}"
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -62,15 +62,29 @@ class Subject:
         encoder: See `Encoder`; None chooses by what the rows are.
         encoder_options: Options of a named encoder.
         training: Settings of the loop; the seed is each run's own.
+        tasks: The tasks that are trained, the first of them the target; None for all.
     """
 
     source: Tables | Suite | Callable[[int], Suite]
     encoder: Encoder | None = None
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    tasks: tuple[str, ...] | None = None
+
+    def only(self, target: str, sources: Sequence[str], steps_per_epoch: int) -> Subject:
+        """The same for some of its tasks, with a number of steps that does not depend on which."""
+        training = {**self.training, "steps_per_epoch": steps_per_epoch}
+        return replace(self, tasks=(target, *sources), training=training)
 
     def suite(self, seed: int) -> Suite:
         """The tasks of a seed."""
+        whole = self._whole(seed)
+        if self.tasks is None:
+            return whole
+        tasks = [whole[name] for name in self.tasks]
+        return Suite(tasks, self.tasks[0], whole.allow, whole.spec.padding, whole.spec.vocabulary or None)
+
+    def _whole(self, seed: int) -> Suite:
         if isinstance(self.source, Tables):
             return self.source.read(seed).suite
         return self.source if isinstance(self.source, Suite) else self.source(seed)
