@@ -167,11 +167,16 @@ class Transfer:
         return Table("groups of sources", ("sources", "which", "against none", "against all"), rows, note)
 
     def _matrix(self) -> Table:
-        names = list(dict.fromkeys(w.source for w in self.worths if w.kind == "alone"))
+        names = self._alone()
         cells = {(w.target, w.source): w.gain.signed for w in self.worths if w.kind == "alone"}
         rows = [[target, *(cells.get((target, s), "–") for s in names)] for target in self.judged]
         note = "Rows are targets, columns their only source: the target with it against the target alone."
         return Table("transfer matrix", ("target", *names), rows, note)
+
+    def _alone(self) -> list[str]:
+        """The tasks that were the only source of some target, in their order."""
+        known = {w.source for w in self.worths if w.kind == "alone"}
+        return [name for name in (self.target, *self.sources) if name in known]
 
     def data(self) -> list[dict[str, Any]]:
         """Every worth as numbers: the rows of ``transfer.csv``."""
@@ -203,7 +208,7 @@ class Transfer:
 
     def heatmap(self) -> str:
         """The transfer matrix as SVG."""
-        names = list(dict.fromkeys(w.source for w in self.worths if w.kind == "alone"))
+        names = self._alone()
         gains = {(w.target, w.source): w.gain.mean for w in self.worths if w.kind == "alone"}
         values = [[gains.get((target, source), math.nan) for source in names] for target in self.judged]
         return drawing.heatmap(values, list(self.judged), names, "gain over the target alone", digits=3)
