@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from steelyard import testing
+from steelyard import report, testing
 from steelyard.errors import SteelyardError
 from steelyard.methods import Method
 from steelyard.methods.fixed import Uniform
@@ -110,7 +110,7 @@ def test_the_table_is_what_the_runs_gave(tmp_path):
         runs = list(csv.DictReader(file))
     by_method = {m: [float(r["test"]) for r in runs if r["method"] == m] for m in ("uniform", "tawt", "tawt+pcgrad")}
     assert all(len(values) == 3 for values in by_method.values())
-    with (tmp_path / "out" / "table.csv").open() as file:
+    with (tmp_path / "out" / "numbers.csv").open() as file:
         table = {row["method"]: row for row in csv.DictReader(file)}
     assert float(table["tawt"]["mean"]) == pytest.approx(statistics.mean(by_method["tawt"]))
     assert float(table["tawt"]["sd"]) == pytest.approx(statistics.stdev(by_method["tawt"]))
@@ -127,6 +127,12 @@ def test_the_table_is_what_the_runs_gave(tmp_path):
     assert said["answer"] in (tmp_path / "out" / "comparison.md").read_text()
     assert {len(run["curve"]) for run in said["runs"]} == {2}
     assert len({run["rows"] for run in said["runs"] if run["seed"] == 0}) == 1
+    shown = json.loads((tmp_path / "out" / "findings.json").read_text())
+    for name in ("against_uniform", "against_single", "curves"):
+        assert "<svg" in (tmp_path / "out" / f"{name}.svg").read_text()
+        assert name in shown["titles"]
+    page = report.write(tmp_path / "out").read_text()
+    assert found.answer.split(";")[0] in page
 
 
 def test_a_failing_run_is_named_and_not_fatal(tmp_path):
@@ -147,6 +153,7 @@ def test_seeds_and_methods_may_be_added_but_nothing_may_change(tmp_path):
     compare(suite, testing.encoder, ["tawt", "ramp"], out=out, seeds=2, controls=False, **QUICK)
     assert (out / "cells.jsonl").read_text().startswith(cells)
     assert len((out / "cells.jsonl").read_text().splitlines()) == 4
+    assert (out / "weights_ramp.svg").exists()
     for wrong in ({"methods": [contestant("tawt:eta=2.0").build()]}, {"methods": ["tawt"], "epochs": 3}):
         with pytest.raises(SteelyardError, match="belongs to another comparison"):
             compare(suite, testing.encoder, out=out, controls=False, **{**QUICK, **wrong})

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from steelyard import report
 from steelyard.errors import SteelyardError
 from steelyard.studies import transfer
 from steelyard.studies.grouping import least_squares, plan
@@ -56,7 +57,11 @@ def test_helpful_and_useless_sources_are_told_apart(tmp_path):
     assert ("same", "target", "alone") in rows
     said = json.loads((tmp_path / "out" / "transfer.json").read_text())
     assert {run["steps"] for run in said["runs"] if run["target"] == "target"} == {found.results.cells[0][1]["steps"]}
-    assert "<svg" in (tmp_path / "out" / "matrix.svg").read_text()
+    shown = json.loads((tmp_path / "out" / "findings.json").read_text())["matrices"][0]
+    assert shown["rows"] == ["target", "same"]
+    assert shown["columns"] == ["target", "same", "noise0"]
+    assert shown["values"][0] == [None, pytest.approx(same.gain.mean), pytest.approx(noise.gain.mean)]
+    assert "Transfer matrix" in report.write(tmp_path / "out").read_text()
     cells = (tmp_path / "out" / "cells.jsonl").read_text()
     transfer(suite, network, out=tmp_path / "out", seeds=5, matrix=True, **QUICK)
     assert (tmp_path / "out" / "cells.jsonl").read_text() == cells

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from steelyard import config as configuration
-from steelyard import studies
+from steelyard import report, studies
 from steelyard.cli.printing import print_json, print_table, say
 from steelyard.cli.runs import dated
 from steelyard.cli.stopping import resumable
@@ -46,6 +46,7 @@ def compare(
             subject(config, path.parent), methods=asked, out=folder, seeds=seeds, controls=controls, budget=budget,
             jobs=jobs, backend=backend, keep_runs=keep_runs, progress=not as_json,
         )  # fmt: skip
+    page = report.write(folder)
     if as_json:
         print_json({"comparison": str(folder), **found.to_json()})
         return
@@ -55,7 +56,7 @@ def compare(
     say(found.answer)
     for what, why in found.failed.items():
         say(f"failed: {what}: {why}")
-    say(f"every number: {folder}")
+    say(f"every number: {folder}; to look at: {page}")
 
 
 def subject(config: Config, base: Path) -> Subject:

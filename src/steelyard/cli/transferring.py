@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from steelyard import config as configuration
-from steelyard import studies
+from steelyard import report, studies
 from steelyard.cli.comparing import subject
 from steelyard.cli.printing import print_json, print_table, say
 from steelyard.cli.runs import dated
@@ -39,6 +39,7 @@ def transfer(
             subject(config, path.parent), out=folder, seeds=seeds, method=method, matrix=matrix, budget=budget,
             jobs=jobs, backend=backend, progress=not as_json,
         )  # fmt: skip
+    page = report.write(folder)
     if as_json:
         print_json({"transfer": str(folder), **found.to_json()})
         return
@@ -48,4 +49,4 @@ def transfer(
     say(found.answer)
     for what, why in found.failed.items():
         say(f"failed: {what}: {why}")
-    say(f"every number: {folder}")
+    say(f"every number: {folder}; to look at: {page}")

@@ -129,7 +129,7 @@ def _multimnist() -> Suite:
 
 def _alphas(value: Value, target: str) -> list[tuple[float, float]]:
     """The target's and the auxiliary's α by epoch; tasks stand in the order left, right."""
-    pairs = [(line["alpha 0"], line["alpha 1"]) for line in value["epochs"] if "alpha 0" in line]
+    pairs = [(line["alpha/0"], line["alpha/1"]) for line in value["epochs"] if "alpha/0" in line]
     return pairs if target == "left" else [(b, a) for a, b in pairs]
 
 

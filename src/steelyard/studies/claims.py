@@ -11,7 +11,7 @@ from steelyard.errors import SteelyardError
 from steelyard.training import checkpoint
 from steelyard.training.folder import first_difference, plain
 
-ASKED = "asked.json"
+ASKED = "study.json"
 
 
 def claim(folder: Path, wanted: Mapping[str, Any], what: str) -> None:
@@ -20,10 +20,10 @@ def claim(folder: Path, wanted: Mapping[str, Any], what: str) -> None:
     Args:
         folder: The folder.
         wanted: What makes two pieces of work the same, in plain values.
-        what: What the work is called in messages.
+        what: What the work is called, in messages and in the report.
     """
     place = folder / ASKED
-    about = plain(wanted)
+    about = {"study": what, **plain(wanted)}
     if place.exists():
         known = json.loads(place.read_text(encoding="utf-8"))
         old, new = known.get("methods", {}), about.get("methods", {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from steelyard.studies.base import Table
+from steelyard.studies.base import Findings, Table
 from steelyard.studies.contestants import AGAINST, Contestant
+from steelyard.studies.pictures import pictures
 from steelyard.studies.plainly import finite
+from steelyard.studies.publishing import publish, write_csv
 from steelyard.studies.results import Results
 from steelyard.studies.statistics import CONFIDENCE, Estimate, estimate, holm
 from steelyard.studies.tables import markdown, probability
@@ -164,7 +165,7 @@ class Comparison:
         return Table(f"{self.ground}{better}", (*columns, *(["chosen on dev"] if tuned else [])), rows, note)
 
     def data(self) -> list[dict[str, Any]]:
-        """The table as numbers, a flat dictionary for each method: the columns of ``table.csv``."""
+        """The table as numbers, a flat dictionary for each method: the columns of ``numbers.csv``."""
         return [_flat(row) for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
@@ -187,15 +188,18 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
     def write(self) -> None:
-        """Writes ``comparison.json``, ``comparison.md``, ``table.csv`` and ``runs.csv`` into the folder."""
-        _write_csv(self.folder / "table.csv", self.data())
+        """Writes ``comparison.json``, ``comparison.md``, ``numbers.csv``, ``runs.csv`` and what the report reads."""
+        write_csv(self.folder / "numbers.csv", self.data())
         columns = ("test", "dev_select", "dev_loss", "steps", "seconds", "peak_mb", "best_epoch")
-        _write_csv(
+        write_csv(
             self.folder / "runs.csv", [{**key, **{c: value.get(c) for c in columns}} for key, value in self.results]
         )
         text = json.dumps(finite(self.to_json()), indent=1)
         checkpoint.write_atomically(self.folder / "comparison.json", text.encode())
         checkpoint.write_atomically(self.folder / "comparison.md", self.markdown().encode())
+        figures, titles = pictures(self)
+        titles |= {"numbers": "The table as numbers", "runs": "Every run"}
+        publish(self.folder, Findings(self.answer, [self.table], figures), self.failed, titles=titles)
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
@@ -243,10 +247,3 @@ def _said(chosen: Mapping[str, Any]) -> str:
 def _value(search: Search, number: int, higher: bool) -> float | None:
     value = search.values.get(number, math.nan)
     return None if math.isnan(value) else value * (1 if higher else -1)
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from steelyard.errors import SteelyardError
 from steelyard.studies import grid
 from steelyard.studies.base import Findings, Size, Study
+from steelyard.studies.publishing import publish
 from steelyard.studies.results import Results
 from steelyard.studies.tables import markdown
 from steelyard.training import checkpoint
@@ -96,19 +96,7 @@ def _write(
     results: Results,
     failed: dict[str, str],
 ) -> None:
-    for number, table in enumerate(findings.tables, 1):
-        with (folder / f"table{number}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(table.columns)
-            writer.writerows(table.rows)
-    for name, svg in findings.figures.items():
-        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-    said = {
-        "answer": findings.answer, "differs": findings.differs, "failed": failed,
-        "titles": {f"table{number}": table.title for number, table in enumerate(findings.tables, 1)},
-        "notes": {f"table{number}": table.note for number, table in enumerate(findings.tables, 1)},
-    }  # fmt: skip
-    (folder / "findings.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
+    publish(folder, findings, failed)
     (folder / "study.md").write_text(_page(study, settings, findings, results, failed), encoding="utf-8")
 
 

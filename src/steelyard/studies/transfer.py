@@ -74,7 +74,7 @@ def transfer(
     contender = contestant(method)
     about = {"subject": subject.about(first), "method": contender.about(), "target": target, "budget": budget}
     folder = Path(out)
-    claim(folder, {"transfer": about}, "transfer")
+    claim(folder, about, "transfer")
     work = _Work(subject, contender, suite, folder, {"jobs": jobs, "backend": backend, "progress": progress})
     search = work.search(target, sources, chosen, budget) if budget else None
     keys = work.groups(target, sources, chosen, search) if search else _each(target, sources, chosen)

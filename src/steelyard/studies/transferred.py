@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from steelyard.report import drawing
-from steelyard.studies.base import Table
+from steelyard.studies.base import Findings, Table
 from steelyard.studies.grouping import Search
 from steelyard.studies.plainly import finite
+from steelyard.studies.publishing import publish, write_csv
 from steelyard.studies.results import Results
 from steelyard.studies.statistics import CONFIDENCE, Estimate, holm, paired
 from steelyard.studies.tables import markdown, probability
@@ -206,25 +205,38 @@ class Transfer:
         lines += [f"\nFailed: {what}: {why}" for what, why in self.failed.items()]
         return "\n".join(lines) + "\n"
 
-    def heatmap(self) -> str:
-        """The transfer matrix as SVG."""
+    def matrix(self) -> dict[str, Any]:
+        """The transfer matrix as numbers: rows are targets, columns their only source, None what was not measured."""
         names = self._alone()
         gains = {(w.target, w.source): w.gain.mean for w in self.worths if w.kind == "alone"}
-        values = [[gains.get((target, source), math.nan) for source in names] for target in self.judged]
-        return drawing.heatmap(values, list(self.judged), names, "gain over the target alone", digits=3)
+        return {
+            "title": "Transfer matrix", "rows": list(self.judged), "columns": names, "centred": True,
+            "values": [[gains.get((target, source)) for source in names] for target in self.judged],
+            "label": "gain over the target alone", "note": "Rows are targets, columns their only source.",
+        }  # fmt: skip
+
+    def _pictures(self) -> tuple[dict[str, str], dict[str, str]]:
+        made, titles = {}, {}
+        for kind, says in KINDS.items():
+            own = [w for w in self.worths if w.target == self.target and w.kind == kind]
+            ordered = sorted(own, key=lambda w: -w.gain.mean)
+            if ordered and all(w.gain.count > 1 for w in ordered):
+                bars = {w.source: (w.gain.mean, w.gain.low, w.gain.high) for w in ordered}
+                made[kind] = drawing.intervals(bars, f"gain in {self.judged[self.target].metric}")
+                titles[kind] = f"What each source is worth to {self.target}: {says}"
+        return made, titles
 
     def write(self) -> None:
-        """Writes ``transfer.json``, ``transfer.csv``, ``transfer.md`` and, of a matrix, ``matrix.svg``."""
-        with (self.folder / "transfer.csv").open("w", encoding="utf-8", newline="") as file:
-            rows = self.data()
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        """Writes ``transfer.json``, ``transfer.csv``, ``transfer.md`` and what the report reads."""
+        write_csv(self.folder / "transfer.csv", self.data())
         text = json.dumps(finite(self.to_json()), indent=1)
         checkpoint.write_atomically(self.folder / "transfer.json", text.encode())
         checkpoint.write_atomically(self.folder / "transfer.md", self.markdown().encode())
-        if len(self.judged) > 1:
-            (self.folder / "matrix.svg").write_text(self.heatmap(), encoding="utf-8")
+        figures, titles = self._pictures()
+        found = Findings(self.answer, self.tables, figures)
+        matrices = [self.matrix()] if len(self.judged) > 1 else []
+        titles |= {"transfer": "The tables as numbers"}
+        publish(self.folder, found, self.failed, titles=titles, matrices=matrices)
 
 
 def _family(target: str, kind: str, gains: Mapping[str, Estimate]) -> list[Worth]:

@@ -52,9 +52,9 @@ class Stream:
     cut, and the batches shuffled, in the same way for all groups, so that short texts of all tasks meet.
     """
 
-    def __init__(self, group: Group, count: int, training: Training) -> None:
+    def __init__(self, group: Group, name: str, count: int, training: Training) -> None:
         self.size, self.count = len(group.inputs), count
-        self._seed, self._name = training.seed, group.name
+        self._seed, self._name = training.seed, name
         self._lengths = group.inputs.lengths if isinstance(group.inputs, Ragged) else None
         self._size = training.length_pool if self._lengths is not None else 1
         self._passes: dict[int, Tensor] = {}
@@ -113,7 +113,8 @@ class Batcher:
         own = sampling.own_sizes(training, suite, [list(dict(group.tasks)) for group in self._groups])
         self._counts = sampling.rows_per_step(training, sizes, own)
         self._streams = [
-            Stream(group, count, training) for group, count in zip(self._groups, self._counts, strict=True)
+            Stream(group, _whose(suite, group), count, training)
+            for group, count in zip(self._groups, self._counts, strict=True)
         ]
         if training.batching == "all_tasks":
             steps = math.ceil(sum(sampling.counted(training, sizes)) / sum(self._counts))

@@ -104,7 +104,7 @@ class AlphaVIL(Method):
 
     def notes(self) -> dict[str, float]:
         """The last round's α of each task, in the tasks' order."""
-        return {f"alpha {task}": alpha for task, alpha in enumerate(self.state["alpha"].tolist())}
+        return {f"alpha/{task}": alpha for task, alpha in enumerate(self.state["alpha"].tolist())}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Takes the state of another run; deltas go where they are kept."""
