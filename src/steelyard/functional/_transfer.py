@@ -63,32 +63,52 @@ def covariance_similarities(covariances: Sequence[Tensor], mass: float = 0.99, n
     return _similarities(factors, normalized).to(narrow_type(*covariances))
 
 
-def linear_shared_module(inputs: Tensor, labels: Tensor, rank: int, weights: Tensor | None = None) -> Tensor:
-    """Return the best shared module B of the linear model min Σ_i a_i ‖X B A_i - y_i‖².
+def linear_shared_module(
+    inputs: Tensor | Sequence[Tensor], labels: Tensor | Sequence[Tensor], rank: int, weights: Tensor | None = None
+) -> Tensor:
+    """Return the best shared module B of the linear model min Σ_i a_i ‖X_i B A_i - y_i‖².
 
-    Proposition 3: with X = U D Vᵀ the columns of B span V D⁻¹ Q_r, Q_r the top-r eigenvectors of
-    Σ_i a_i Uᵀy_i y_iᵀU. With rank ≥ k every task reaches its own least-squares solution: nothing is shared.
+    Propositions 3 and 5: where all X_iᵀX_i = Σ = V D² Vᵀ, the columns of B span V D⁻¹ Q_r, Q_r the top-r left
+    singular vectors of the columns √a_i D⁻¹Vᵀ X_iᵀy_i. What is lost against every task's own least squares is the sum
+    of the squares of the other singular values. With rank ≥ k nothing is lost, and nothing is shared.
 
     Args:
-        inputs: `Tensor[N, d]`.
-        labels: `Tensor[N, k]`.
-        rank: the width r of the shared module, at most min(N, d).
+        inputs: `Tensor[N, d]`, shared by all tasks; or one `Tensor[n_i, d]` per task, of one covariance.
+        labels: `Tensor[N, k]`; or one `Tensor[n_i]` per task.
+        rank: the width r of the shared module, at most d and the number of rows.
         weights: `Tensor[k]`, the a_i; ones if not given.
 
     Returns:
-        `Tensor[d, r]`. The best heads are the least-squares fits of `labels` on `inputs @ B`.
+        `Tensor[d, r]`. The best heads are the least-squares fits of labels on `inputs @ B`.
+
+    Raises:
+        ValueError: if rank does not fit, or tasks' covariances differ: then there is no closed form.
     """
-    if not 1 <= rank <= min(inputs.shape):
-        raise ValueError(f"rank {rank} does not lie between 1 and the smaller side of {list(inputs.shape)}")
-    rows, values, columns = torch.linalg.svd(wide(inputs), full_matrices=False)
-    known = values > values.max() * max(inputs.shape) * torch.finfo(values.dtype).eps
-    seen = rows.mT @ wide(labels) * known[:, None]
+    first = inputs if isinstance(inputs, Tensor) else inputs[0]
+    if not 1 <= rank <= min(first.shape):
+        raise ValueError(f"rank {rank} does not lie between 1 and the smaller side of {list(first.shape)}")
+    _, values, columns = torch.linalg.svd(wide(first), full_matrices=False)
+    known = values > values.max() * max(first.shape) * torch.finfo(values.dtype).eps
+    inverse = torch.where(known, 1 / values, 0.0)[:, None]
+    seen = inverse * (columns @ _correlations(inputs, labels))
     if weights is not None:
         seen = seen * wide(weights).sqrt()
     principal = torch.linalg.svd(seen, full_matrices=True).U[:, :rank]
-    inverse = torch.where(known, 1 / values, 0.0)
-    module: Tensor = columns.mT @ (inverse[:, None] * principal)
-    return module.to(narrow_type(inputs))
+    module: Tensor = columns.mT @ (inverse * principal)
+    return module.to(narrow_type(first))
+
+
+def _correlations(inputs: Tensor | Sequence[Tensor], labels: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return X_iᵀy_i of all tasks, `[d, k]`, if their covariances are one."""
+    if isinstance(inputs, Tensor) and isinstance(labels, Tensor):
+        return wide(inputs).mT @ wide(labels)
+    if isinstance(inputs, Tensor) or isinstance(labels, Tensor) or len(inputs) != len(labels):
+        raise ValueError("give one tensor of inputs and one of labels, or equally many of both")
+    grams = [wide(x).mT @ wide(x) for x in inputs]
+    for number, gram in enumerate(grams):
+        if float((gram - grams[0]).norm()) > 1e-6 * float(grams[0].norm()):
+            raise ValueError(f"the covariance of task {number} is not that of task 0; there is no closed form")
+    return torch.stack([wide(x).mT @ wide(y) for x, y in zip(inputs, labels, strict=True)], 1)
 
 
 def _moment(inputs: Tensor, center: bool) -> tuple[Tensor, Tensor]:
