@@ -254,3 +254,12 @@ def test_the_default_threshold_is_half_of_the_discriminators_worst():
     method.adapt = lambda model: model.add_module("method", Looking(model))
     trained(method, steps_per_epoch=1)
     assert seen == [pytest.approx(math.log(3) / 2)]
+
+
+@pytest.mark.parametrize("name", ["adversarial", "tchebycheff"])
+def test_several_processes_are_refused(name, monkeypatch):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    method = methods.get(name)(**({"adversarial": 0.1} if name == "tchebycheff" else {}))
+    with pytest.raises(SteelyardError, match=f"'{name}' has a discriminator, which several processes cannot"):
+        inside(lambda method, job: method.start(job), method)

@@ -8,8 +8,10 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.nn.functional import cross_entropy
 
+from steelyard.errors import SteelyardError
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch
 
@@ -48,6 +50,12 @@ class Readings:
     def _keep(self, task: str, head: nn.Module, given: tuple[Tensor, ...]) -> None:
         if self._read is not None and head.training:
             self._read[task] = given[0]
+
+
+def require_one_process(name: str) -> None:
+    """Refuses several processes: a discriminator sees the step's rows of one of them, and learns beside their sums."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise SteelyardError(f"method {name!r} has a discriminator, which several processes cannot share; train in one")
 
 
 def shares(part: Batch, batch: Batch) -> dict[str, float]:

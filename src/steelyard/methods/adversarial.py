@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from steelyard.gradients import pure
 from steelyard.methods import base
-from steelyard.methods._adversary import Adversary, Readings, shares
-from steelyard.methods.base import Job, Method
+from steelyard.methods._adversary import Adversary, Readings, require_one_process, shares
+from steelyard.methods.base import Job, Method, Search
 from steelyard.model import SharedModel, names
 from steelyard.tasks import Batch
 
@@ -29,6 +30,7 @@ class Adversarial(Method):
     summary = "shared features that hide the task, beside private encoders that know it"
     paper = "Liu, Qiu and Huang 2017, Adversarial Multi-task Learning for Text Classification"
     scale_free = False
+    search: ClassVar[Search] = {"reversal": (0.01, 0.05, 0.2), "orthogonality": (0.001, 0.01)}
     cost = "2 steps, and the parameters of an encoder per task"
 
     class Options(base.Options):
@@ -47,6 +49,11 @@ class Adversarial(Method):
         if "private" not in dict(model.named_children()):
             model.add_module("private", Private(model))
         model.add_module("method", Adversary(model))
+
+    def start(self, job: Job) -> None:
+        """The paradigm's weights."""
+        require_one_process(self.name)
+        super().start(job)
 
     def step(self, job: Job) -> None:
         """One step on losses, discriminator and penalty together."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 
@@ -12,7 +14,7 @@ from steelyard.methods import base
 from steelyard.methods._adam import adam_step
 from steelyard.methods._losses import require_all_tasks
 from steelyard.methods._turns import with_dev_meta
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 from steelyard.tasks import Role, Suite
 
 
@@ -33,6 +35,7 @@ class AutoLambda(Method):
     summary = "weights that lower the target's loss on held-out rows, one step ahead"
     paper = "Liu et al. 2022, Auto-Lambda: Disentangling Dynamic Task Relationships"
     needs_target = True
+    search: ClassVar[Search] = {"rate": (0.0003, 0.001, 0.01)}
     cost = "1.1 steps, and as much again as the target's held-out rows cost"
 
     class Options(base.Options):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from steelyard.functional import bandit_weights
 from steelyard.methods import base
 from steelyard.methods._losses import latest, require_all_tasks
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 
 
 class Bandit(Method):
@@ -25,6 +26,7 @@ class Bandit(Method):
     summary = "tasks with large losses gain weight, within a radius around even weights"
     paper = "Mao et al. 2021, BanditMTL: Bandit-based Multi-task Learning for Text Classification"
     scale_free = False
+    search: ClassVar[Search] = {"eta": (0.1, 0.5, 2.0), "radius": (0.1, 0.3, None)}
 
     class Options(base.Options):
         """Options of `Bandit`."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 
 from steelyard.functional import average_weights
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 
 
 class DWA(Method):
@@ -19,6 +21,8 @@ class DWA(Method):
     name = "dwa"
     summary = "tasks whose loss fell least in the last epoch gain weight"
     paper = "Liu, Johns and Davison 2019, End-to-End Multi-Task Learning with Attention"
+
+    search: ClassVar[Search] = {"temperature": (0.5, 2.0, 5.0)}
 
     class Options(base.Options):
         """Options of `DWA`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 
@@ -9,7 +11,7 @@ from steelyard.functional import amortised_gradient, amortised_weights
 from steelyard.methods import base
 from steelyard.methods._adam import adam_step
 from steelyard.methods._losses import require_all_tasks
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 
 
 class FAMO(Method):
@@ -22,6 +24,7 @@ class FAMO(Method):
     name = "famo"
     summary = "the logarithms of all losses fall at one rate, without any task's gradient"
     paper = "Liu et al. 2023, FAMO: Fast Adaptive Multitask Optimization"
+    search: ClassVar[Search] = {"rate": (0.005, 0.025), "decay": (0.001, 0.01)}
     cost = "1 step and a forward"
 
     class Options(base.Options):

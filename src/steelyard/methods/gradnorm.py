@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -11,7 +11,7 @@ from pydantic import Field
 from steelyard.functional import gradnorm_targets, rescale_weights
 from steelyard.methods import base
 from steelyard.methods._losses import latest, require_all_tasks
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 
 
 class GradNorm(Method):
@@ -29,6 +29,7 @@ class GradNorm(Method):
     name = "gradnorm"
     summary = "weights that give every task's gradient the same length at the last shared layer"
     paper = "Chen et al. 2018, GradNorm: Gradient Normalization for Adaptive Loss Balancing"
+    search: ClassVar[Search] = {"asymmetry": (0.5, 1.5), "rate": (0.01, 0.025, 0.1)}
     cost = "1.1 steps; a backward per task with several labels per row; a forward more with BatchNorm"
 
     class Options(base.Options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods import base
-from steelyard.methods._adversary import Adversary
+from steelyard.methods._adversary import Adversary, require_one_process
 from steelyard.methods._losses import require_all_tasks
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Job, Method, Search
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch
 
@@ -30,6 +31,7 @@ class Tchebycheff(Method):
     summary = "the task with the largest loss takes the step; a task discriminator as an option"
     paper = "Mao et al. 2020, Tchebycheff Procedure for Multi-task Text Classification"
     range = "nonnegative"
+    search: ClassVar[Search] = {"adversarial": (0.0, 0.01, 0.05)}
 
     class Options(base.Options):
         """Options of `Tchebycheff`."""
@@ -52,6 +54,8 @@ class Tchebycheff(Method):
     def start(self, job: Job) -> None:
         """Preferences of the job's tasks."""
         require_all_tasks(self.name, job, "losses")
+        if self.options.adversarial:
+            require_one_process(self.name)
         for task in self.options.preferences:
             if task not in job.model.tasks:
                 hint = did_you_mean(task, job.model.tasks) or f"the tasks are {', '.join(job.model.tasks)}"
