@@ -1,9 +1,9 @@
 """What combining gradients costs on tasks with rows of their own: against uniform training, torchjd and LibMTL.
 
-A BERT-shaped encoder (4 layers of width 256), 8 rows of 64 tokens per task. Prints ratios of processor time to the step
-of uniform training on the same rows, median and minimum over interleaved rounds. Ours are whole steps of the training
-loop, rows collated and all; the rivals get their batch ready-made and one forward of all rows, which is the best that
-their interfaces allow.
+A BERT-shaped encoder (by default 4 layers of width 256), 8 rows of 64 tokens per task. Prints ratios of processor time
+to the step of uniform training on the same rows, median and minimum over interleaved rounds. Ours are whole steps of
+the training loop, rows collated and all; the rivals get their batch ready-made and one forward of all rows, which is
+the best that their interfaces allow.
 
 LibMTL is asked for if it is there (`pip install --no-deps LibMTL==1.1.5`). Its package imports parts of torchvision
 that are gone, so that only its module `weighting` is loaded, past the package's own `__init__`, without its trainer.
@@ -33,7 +33,8 @@ import steelyard
 from steelyard import Ragged, Rows, SharedModel, Suite, Task
 from steelyard.methods import Job, get
 
-WORDS, LENGTH, ROWS, WIDTH = 5_000, 64, 8, 256
+WORDS, LENGTH, ROWS = 5_000, 64, 8
+SIZE = {"width": 256, "layers": 4}
 
 
 def encoder() -> nn.Module:
@@ -42,7 +43,8 @@ def encoder() -> nn.Module:
 
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=4, num_attention_heads=4, intermediate_size=4 * WIDTH,
+        vocab_size=WORDS, hidden_size=SIZE["width"], num_hidden_layers=SIZE["layers"], num_attention_heads=4,
+        intermediate_size=4 * SIZE["width"],
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     return transformers.BertModel(config, add_pooling_layer=False)
@@ -177,8 +179,11 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, nargs="*", default=[8, 24])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--methods", nargs="*", default=["mgda", "pcgrad", "cagrad", "upgrad", "nash"])
+    parser.add_argument("--width", type=int, default=SIZE["width"])
+    parser.add_argument("--layers", type=int, default=SIZE["layers"])
     parser.add_argument("--alone", action="store_true", help="without the rivals")
     arguments = parser.parse_args()
+    SIZE.update(width=arguments.width, layers=arguments.layers)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for tasks in arguments.tasks:
