@@ -107,6 +107,21 @@ def test_tables_are_made_by_batches_of_rows(write: Write, tmp_path: Path, monkey
         data.build(target, base=tmp_path)
 
 
+def test_rows_of_long_texts_come_in_smaller_batches(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts(write, "".join(f"{'word ' * 100}{i},{'ab'[i % 2]}\n" for i in range(40)), "word one,a\n")
+    whole = build(tmp_path).suite["t"].rows
+    monkeypatch.setattr(table, "BATCH_BYTES", 3000)
+    read = data.read("train.csv", tmp_path)
+    assert 4 <= read.batch <= 6
+    assert [b.num_rows for b in table.View(read).batches(["y"])] == [read.batch] * (40 // read.batch) + (
+        [40 % read.batch] if 40 % read.batch else []
+    )
+    parts = build(tmp_path).suite["t"].rows
+    assert all(torch.equal(whole[role].inputs.values, parts[role].inputs.values) for role in whole)
+
+
 def test_numeric_columns_are_found_and_labels_are_not_among_them(write: Write, tmp_path: Path) -> None:
     write("t.csv", "x,a,z,b\n" + "".join(f"{i},{i % 2},{i * i},{i % 3}\n" for i in range(12)))
     target = data.TargetData(name="a", train="t.csv", label="a", dev_fraction=0)

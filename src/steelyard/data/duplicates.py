@@ -59,10 +59,9 @@ def _common(train: View, train_columns: Columns, held: View, held_columns: Colum
     if train_columns.dense or held_columns.dense or not len(held):
         return 0
     rows = pa.chunked_array([keys(b, held_columns.names) for b in held.batches(held_columns.names)], pa.string())
-    rows = rows.combine_chunks()
     wanted = rows.unique().drop_null()
     found = [_found(keys(b, train_columns.names), wanted) for b in train.batches(train_columns.names)]
-    both = pa.chunked_array(found, pa.string()).combine_chunks().unique()
+    both = pa.chunked_array(found, pa.string()).unique()
     return int(pc.sum(pc.is_in(rows.drop_null(), value_set=both)).as_py() or 0)
 
 

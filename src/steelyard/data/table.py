@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH = 65_536
-"""Rows that are held in memory at a time while a table is turned into features."""
+"""Rows that are held in memory at a time while a table is turned into features, at most."""
+
+BATCH_BYTES = 64 * 2**20
+"""What they may take in the table; rows of long texts come in smaller batches."""
 
 PAIR = " \u241e "
 """Stands between the texts of a row that has several (premise and hypothesis): a token of its own."""
@@ -59,6 +62,12 @@ class Table:
         for tensor in self.tensors.values():
             return len(tensor)
         return int(self.arrow.num_rows)
+
+    @cached_property
+    def batch(self) -> int:
+        """Rows that are looked at together, of whatever columns."""
+        width = int(self.arrow.nbytes) // max(int(self.arrow.num_rows), 1)
+        return max(1, min(BATCH, BATCH_BYTES // max(width, 1)))
 
     @property
     def names(self) -> list[str]:
@@ -121,10 +130,11 @@ class View:
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """The chosen columns as Arrow record batches of bounded size."""
         table = self.table.arrow.select(list(columns))
-        for start in range(0, len(self.table), BATCH):
-            part = table.slice(start, BATCH).combine_chunks()
+        size = self.table.batch
+        for start in range(0, len(self.table), size):
+            part = table.slice(start, size).combine_chunks()
             if self.index is not None:
-                low, high = np.searchsorted(self.index, (start, start + BATCH))
+                low, high = np.searchsorted(self.index, (start, start + size))
                 part = part.take(self.index[low:high] - start)
             yield part
 
