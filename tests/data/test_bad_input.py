@@ -286,3 +286,46 @@ def test_full_disk(tmp_path: Path) -> None:
 def test_images_that_are_not_there(write: Write, tmp_path: Path) -> None:
     write("train.csv", "file,label\nmissing.png,a\nother.png,b\n" * 4)
     says(complaint(tmp_path, target(image="file", text=None, label="label")), "train.csv, line 2", "missing.png")
+
+
+@pytest.mark.parametrize("content", ['[{"body": "x", "topic": "a"}]', '[\n {"body": "x", "topic": "a"}\n]'])
+def test_json_that_is_one_array(write: Write, tmp_path: Path, content: str) -> None:
+    write("train.json", content)
+    says(complaint(tmp_path, target(train="train.json")), "train.json", "one JSON array", "one object per line")
+
+
+def test_nested_columns(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"id": list(range(20)), "body": [{"raw": "x"}] * 20, "topic": ["a", "b"] * 10}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    says(complaint(tmp_path, target(train="t.parquet")), "t.parquet", "'body'", "struct<raw: string>")
+    says(complaint(tmp_path, target(train="t.parquet", text=None)), "body hold no numbers")
+    assert data.build(target(train="t.parquet", text=None, features="id"), base=tmp_path).suite.sizes()
+
+
+def test_text_views_of_arrow(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    table = pa.table({"body": pa.array([f"text {i}" for i in range(20)], pa.string_view()), "topic": ["a", "b"] * 10})
+    with pa.ipc.new_file(str(tmp_path / "t.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    assert data.build(target(train="t.arrow"), base=tmp_path).suite.sizes() == {"complaints": 18}
+
+
+def test_label_that_is_the_text(write: Write, tmp_path: Path) -> None:
+    write("train.csv", GOOD)
+    says(complaint(tmp_path, target(text="topic")), "'complaints'", "topic as label and as input")
+
+
+def test_texts_that_are_all_empty(write: Write, tmp_path: Path) -> None:
+    write("train.csv", "body,topic\n" + ",a\n,b\n" * 9)
+    says(complaint(tmp_path, target(dev_fraction=0)), "train.csv", "no text in body")
+
+
+def test_a_group_that_is_the_label_loses_no_class(write: Write, tmp_path: Path) -> None:
+    write("train.csv", GOOD)
+    prepared = data.build(target(group="topic"), base=tmp_path)
+    assert prepared.suite.sizes() == {"complaints": 20}
+    assert "no dev, since none of train.csv can be held out without losing a class" in prepared.summary.notes[1]

@@ -48,7 +48,7 @@ def test_documents_stay_whole(pairs: list[tuple[int, int]], seed: int) -> None:
     kept, held = splits.hold_out(strata, 0.3, seed, documents=documents)
     assert len(kept) + len(held) == len(pairs)
     assert not set(documents[kept]) & set(documents[held])
-    assert len(kept)
+    assert set(strata[kept]) == set(strata)
     assert len(held) == 0 or len(set(documents)) > 1
 
 

@@ -238,6 +238,11 @@ class _Maker:
         if key not in self._inputs:
             self._inputs[key] = cached(self.featuriser, view, task.columns, self.cache)
         inputs = self._inputs[key]
+        if isinstance(inputs, Ragged) and not len(inputs.values):
+            raise SteelyardError(
+                f"{view.table.origin}: task {task.spec.name!r} finds no text in {listed(task.columns.names)}; "
+                "check the column"
+            )
         labels = task.labels.encode(view, task.columns.token)
         if isinstance(labels, Ragged) and isinstance(inputs, Pieces):
             labels = on_pieces(labels, inputs)

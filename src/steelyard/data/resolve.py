@@ -137,6 +137,7 @@ class Resolver:
         """Columns, labels and a dev split for rows that were read."""
         for view in views.values():
             view.table.require([*spec.labels, *_named(spec), *([spec.group] if spec.group else [])], spec.name)
+        _refuse_label_as_input(spec)
         columns = input_columns(spec, views[Role.TRAIN].table)
         labels, note = read_labels(
             spec.name,
@@ -155,6 +156,8 @@ class Resolver:
             self._hold_out(views, labels, columns, spec)
             if Role.DEV_SELECT in views:
                 notes.append(f"{spec.name}: dev is {len(views[Role.DEV_SELECT])} rows held out from {spec.train}")
+            elif spec.dev_fraction:
+                notes.append(f"{spec.name}: no dev, since none of {spec.train} can be held out without losing a class")
         _warn_leaking_groups(spec, views)
         return Resolved(spec, views, columns, labels, dialect, held_out=held_out, notes=tuple(notes))
 
@@ -190,8 +193,19 @@ class Resolver:
             documents = np.array([str(v) for v in strings(train.column(spec.group)).to_pylist()])
         elif spec.dev_fraction and not columns.dense:
             outputs = self.labels.union(spec.labels)
-            twins = train.twins(columns.names or [n for n in train.table.names if n not in outputs])
+            twins = train.twins(
+                columns.names or [n for n in train.table.names if n not in outputs and train.table.is_plain(n)]
+            )
         return splits.hold_out(groups, spec.dev_fraction, self.seed, train.digest, documents, twins)
+
+
+def _refuse_label_as_input(spec: DataTable) -> None:
+    both = [name for name in spec.labels if name in (*(spec.text or []), spec.token, spec.image)]
+    if both:
+        raise SteelyardError(
+            f"task {spec.name!r} names {listed(both)} as label and as input; nothing could be learned from that: "
+            "correct one of them"
+        )
 
 
 def _named(spec: DataTable) -> list[str]:

@@ -148,7 +148,10 @@ def _by_document(groups: NDArray[np.int64], fraction: float, seed: int, document
         taken[order[sizes[order].argmin()]] = True
     if taken.all():
         taken[order[sizes[order].argmax()]] = False
-    return np.flatnonzero(taken[owner])
+    held = taken[owner]
+    lost = np.setdiff1d(groups[held], groups[~held])
+    held &= ~np.isin(owner, owner[np.isin(groups, lost)])
+    return np.flatnonzero(held)
 
 
 def _majority(groups: NDArray[np.int64], owner: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -92,6 +92,26 @@ class Table:
                     f"but there are only: {listed(self.names)}{hint}"
                 )
 
+            self._require_plain(column, task)
+
+    def _require_plain(self, column: str, task: str) -> None:
+        if not self.is_plain(column):
+            kind = self.arrow.schema.field(column).type
+            raise SteelyardError(
+                f"{self.origin}: task {task!r} reads the column {column!r}, which holds {kind}; "
+                "make columns of text, numbers or lists of these from it"
+            )
+
+    def is_plain(self, column: str) -> bool:
+        """Whether a column holds text, numbers or lists of these: nothing nested deeper."""
+        import pyarrow as pa
+
+        if column in self.tensors:
+            return True
+        kind = self.arrow.schema.field(column).type
+        kind = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+        return not pa.types.is_nested(kind)
+
     def is_list(self, column: str) -> bool:
         """Whether a column holds lists (tokens, tags, several labels)."""
         import pyarrow as pa

@@ -95,7 +95,7 @@ def is_numeric(view: View, column: str) -> bool:
     kind = view.table.arrow.schema.field(column).type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return True
-    if view.table.is_list(column):
+    if view.table.is_list(column) or not view.table.is_plain(column):
         return False
     values = strings(view.column(column)).drop_null()
     hits = pc.sum(pc.match_substring_regex(pc.utf8_trim_whitespace(values), NUMBER)).as_py() or 0

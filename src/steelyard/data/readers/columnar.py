@@ -28,4 +28,9 @@ def read_parquet(path: Path, origin: str, dialect: Dialect) -> Table:
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise SteelyardError(f"{origin}: not a whole {path.suffix[1:]} file ({reason}); write it again") from error
+    # Views have no kernels for what follows.
+    plain = {"string_view": pa.string(), "binary_view": pa.binary()}
+    for place, field in enumerate(table.schema):
+        if str(field.type) in plain:
+            table = table.set_column(place, field.name, table.column(place).cast(plain[str(field.type)]))
     return Table(table, origin, cache.digest("parquet", cache.file_digest(path)))

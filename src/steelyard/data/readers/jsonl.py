@@ -83,13 +83,21 @@ def _parsed(line: str, origin: str, number: int) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
+        if number == 1 and line.lstrip().startswith("["):
+            raise SteelyardError(_array(origin)) from None
         raise SteelyardError(
             f"{origin}, line {number}: not JSON ({error.msg} at column {error.colno}); "
             "each line must be one whole object (is the file cut off?)"
         ) from None
+    if number == 1 and isinstance(value, list) and value and isinstance(value[0], dict):
+        raise SteelyardError(_array(origin))
     if not isinstance(value, dict):
         raise SteelyardError(f'{origin}, line {number}: each line must be an object like {{"text": …}}')
     return value
+
+
+def _array(origin: str) -> str:
+    return f"{origin}: the file is one JSON array; write one object per line, without brackets and commas between them"
 
 
 def _cell(cell: Any) -> str | list[str] | None:
