@@ -238,6 +238,10 @@ def main(arguments: list[str] | None = None) -> None:
     except SteelyardError as error:
         if debug:
             raise
+        from steelyard.training.processes import ToldElsewhereError
+
+        if isinstance(error, ToldElsewhereError):
+            sys.exit(2)  # the first process has said it
         _fail(" ".join(str(error).split()), 2)
     except BrokenPipeError:
         sys.stderr.close()

@@ -18,7 +18,7 @@ from steelyard.cli.printing import print_json, print_table, say
 from steelyard.config import Config
 from steelyard.data import Prepared, Recipe
 from steelyard.errors import SteelyardError
-from steelyard.training import Run, fit
+from steelyard.training import Run, fit, processes
 from steelyard.training.folder import RunFolder, first_difference, plain
 from steelyard.training.run import load
 
@@ -33,11 +33,13 @@ def train(path: Path, changes: tuple[str, ...], out: Path | None, as_json: bool)
         config.target, config.source, base=path.parent, seed=config.training.seed, features=config.features
     )
     console = Console(stderr=True)
-    if not as_json:
+    if not as_json and processes.leads():
         console.print(prepared.summary.table())
     encoder = config.model.encoder or default_encoder(prepared)
     kept = configuration.resolved(config, path.parent)
     kept["model"]["encoder"] = encoder
+    if out is None and processes.launched() > 1:
+        raise SteelyardError("several processes train into one folder: name it with --out")
     folder = out or unfinished(kept) or dated(path.stem)
     already = RunFolder(folder).finished
     run = fit(
@@ -51,6 +53,8 @@ def train(path: Path, changes: tuple[str, ...], out: Path | None, as_json: bool)
         config=kept,
         files={"recipe.json": prepared.recipe.to_json(), "data.json": json.dumps(prepared.summary.to_json(), indent=1)},
     )
+    if not processes.leads():
+        return
     if run.row_weights:
         RunFolder(folder).write("examples.jsonl", data.examples(prepared, run.suite, run.row_weights))
     report.write(folder)

@@ -58,15 +58,6 @@ class Alignment(Method):
         chosen = [name for name in model.tasks if options.tasks == "all" or (name == model.target) == self._target]
         model.add_alignment(chosen, options.matrix, options.rank, options.stage)
 
-    def start(self, job: Job) -> None:
-        """The paradigm's weights."""
-        if self.options.steps == "alternating" and _world() > 1:
-            raise SteelyardError(
-                "method 'alignment' holds parts of the model by turns, which several processes cannot; "
-                "set steps = 'joint'"
-            )
-        super().start(job)
-
     def step(self, job: Job) -> None:
         """One step on everything; or one on the heads and one on the matrices, with B held."""
         batch, model = job.batch(), job.model
@@ -128,8 +119,3 @@ def _recurrent(module: nn.Module) -> Iterator[None]:
             yield
     else:
         yield
-
-
-def _world() -> int:
-    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if ready else 1

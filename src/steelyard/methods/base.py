@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError, did_you_mean
-from steelyard.gradients import HessianProduct, TaskGradients
+from steelyard.gradients import TaskGradients
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Role, Suite
 
@@ -72,7 +72,7 @@ class Probe(Protocol):
         """The gradient of Σ w_t L_t over the scope, by name."""
         ...
 
-    def hessian(self, weights: Tensor) -> HessianProduct:
+    def hessian(self, weights: Tensor) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """V ↦ ∇²(Σ w_t L_t) v over the scope."""
         ...
 

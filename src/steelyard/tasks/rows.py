@@ -50,7 +50,7 @@ class Ragged:
         """
         start, length = self.offsets[index], self.lengths[index]
         # A batch of empty sequences still has one (padded) position, so that encoders see a width.
-        position = torch.arange(max(int(length.max()), 1))
+        position = torch.arange(max(int(length.max()) if len(length) else 0, 1))
         mask = position < length[:, None]
         where = (start[:, None] + position).clamp(max=max(len(self.values) - 1, 0))
         values = self.values[where] if len(self.values) else torch.full(where.shape, fill)
@@ -201,9 +201,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The rows of one step: one part where the shapes allow a single encoder call, else one per shape."""
+    """The rows of one step: one part where the shapes allow a single encoder call, else one per shape.
+
+    Attributes:
+        parts: The parts.
+        whole: Whether every process holds these same rows; else each holds its share of them.
+    """
 
     parts: tuple[Part, ...]
+    whole: bool = False
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -224,7 +230,8 @@ class Batch:
                     None if part.view is None else part.view.to(device),
                 )
                 for part in self.parts
-            )
+            ),
+            self.whole,
         )
 
 

@@ -43,7 +43,7 @@ def survives_interruption(make: MakeMethod) -> None:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
             with contextlib.suppress(Interrupted):
-                train(make, out=out, progress=_StopAt(stop), log_every=1, checkpoint_seconds=0)
+                train(make, out=out, progress=StopAt(stop), log_every=1, checkpoint_seconds=0)
             resumed = train(make, out=out, log_every=1, checkpoint_seconds=0)
         _assert_same(whole, resumed, f"stopped at step {stop} and resumed, the run differs")
 
@@ -83,7 +83,7 @@ def names_the_task_of_a_nan(make: MakeMethod) -> None:
             assert all(map(math.isfinite, weights.values())), f"a loss of {bad} gave weights {weights}"
 
 
-class _StopAt(Silent):
+class StopAt(Silent):
     """A display that stops the run at a step, as Ctrl-C would: after the step's checkpoint."""
 
     def __init__(self, step: int) -> None:

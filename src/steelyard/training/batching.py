@@ -136,7 +136,7 @@ class Batcher:
         """The rows of one task in the ``number``-th step that it takes part in, counted from 0."""
         place = next(i for i, group in enumerate(self._groups) if task in dict(group.tasks))
         group = self._groups[place]
-        rows = self._share(self._streams[place].batch(number))
+        (rows,) = self._shares([self._streams[place].batch(number)])
         return collate([(group.inputs, rows, [(task, dict(group.tasks)[task])])], self._padding, self._complete)
 
     def batch(self, step: int) -> Batch:
@@ -145,22 +145,27 @@ class Batcher:
             chosen = [(group, step) for group in range(len(self._groups))]
         else:
             chosen = [self._turn(step)]
+        rows = self._shares([self._streams[g].batch(number) for g, number in chosen])
+        groups = [self._groups[g] for g, _ in chosen]
         return collate(
-            [
-                (
-                    self._groups[g].inputs,
-                    self._share(self._streams[g].batch(number)),
-                    self._groups[g].tasks,
-                )
-                for g, number in chosen
-            ],
+            [(group.inputs, taken, group.tasks) for group, taken in zip(groups, rows, strict=True)],
             self._padding,
             self._complete,
         )
 
-    def _share(self, rows: Tensor) -> Tensor:
-        """This process's share of a step's rows."""
-        return rows if self._world == 1 else rows[self._rank :: self._world]
+    def _shares(self, rows: list[Tensor]) -> list[Tensor]:
+        """This process's share of the rows of each group: every ``world``-th of all of them, end to end."""
+        if self._world == 1:
+            return rows
+        if (total := sum(map(len, rows))) < self._world:
+            raise SteelyardError(
+                f"a step has {total} rows, fewer than the {self._world} processes that share them; raise batch_size, "
+                "set sampling = 'balanced', or launch fewer processes"
+            )
+        starts = [sum(map(len, rows[:place])) for place in range(len(rows))]
+        return [
+            taken[(self._rank - start) % self._world :: self._world] for taken, start in zip(rows, starts, strict=True)
+        ]
 
     def scale(self, step: int) -> Tensor | None:
         """What each task's loss is multiplied with so that steps on one task add up to the weighted sum, ``[T]``.
@@ -189,14 +194,18 @@ class Batcher:
 
 
 def draw(suite: Suite, tasks: tuple[str, ...], role: Role, size: int, generator: torch.Generator) -> Batch:
-    """Random rows of a role, without replacement: ``size`` of each task, or all if there are fewer."""
-    return collate(
+    """Random rows of a role, without replacement: ``size`` of each task, or all if there are fewer.
+
+    Every process that draws from the same generator has them all.
+    """
+    found = collate(
         [
             (g.inputs, torch.randperm(len(g.inputs), generator=generator)[:size], g.tasks)
             for g in groups(suite, tasks, role)
         ],
         suite.spec.padding,
     )
+    return Batch(found.parts, whole=True)
 
 
 def label_counts(batch: Batch, tasks: tuple[str, ...]) -> Tensor:
@@ -212,7 +221,8 @@ def label_counts(batch: Batch, tasks: tuple[str, ...]) -> Tensor:
 def cut(batch: Batch, pieces: int) -> list[Batch]:
     """Cuts a batch into micro-batches: each has its share of every task's rows, in order."""
     found = [
-        Batch(tuple(p for part in batch.parts if (p := _piece(part, i, pieces)) is not None)) for i in range(pieces)
+        Batch(tuple(p for part in batch.parts if (p := _piece(part, i, pieces)) is not None), batch.whole)
+        for i in range(pieces)
     ]
     return [piece for piece in found if piece.parts]
 

@@ -16,9 +16,11 @@ from steelyard.errors import SteelyardError
 from steelyard.methods.base import Objective, Penalty, Place, Rule, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch
+from steelyard.training import processes
 from steelyard.training.batching import Batcher
 from steelyard.training.optimisers import Optimisation
 from steelyard.training.probing import task_of_rows
+from steelyard.training.settings import Training
 from steelyard.training.stepping import Direct, Forward, Named, Stored, added, gradient, over_processes, read_by_heads
 
 STORED = 1 << 31
@@ -50,6 +52,7 @@ class Combining:
     tasks: tuple[str, ...]
     device: torch.device
     step: int
+    training: Training
     optimisation: Optimisation
     descend: Callable[..., Tensor]
     minimise: Callable[..., Tensor]
@@ -95,15 +98,16 @@ class Combining:
             heads = added(heads, gradient(forward.losses @ chosen.used.to(losses), own))
             if penalty is not None:
                 heads = added(heads, gradient(self._penalty(penalty(part)), shared | own))
-            piece = self._gradients(forward, shared, at, whole=len(micro) == 1)
+            piece = self._gradients(forward, shared, at, whole=self.training.accumulate == 1)
             found = found.plus(piece) if isinstance(found, Stored) and isinstance(piece, Stored) else piece
         if chosen is None or found is None:
             raise SteelyardError("the batch has no rows")
         if self._world > 1:
             reached = own if penalty is None else shared | own
             found, heads = found.over_processes(self._summed), over_processes(heads, reached, self._summed)
+        losses = self._summed(losses)
         self._move(losses, added(heads, chosen.moved), found, chosen, rule)
-        return self._summed(losses)
+        return losses
 
     def _penalty(self, value: Tensor) -> Tensor:
         """A micro-batch's share of a penalty, under the loss scale: a sum over them, a mean over processes."""
@@ -188,7 +192,6 @@ class Combining:
         named = dict(self.model.named_parameters())
         for name, value in added(found.combine(coefficients * used), heads).items():
             named[name].grad = value.to(named[name])
-        self._share_buffers()
         self._finish(losses, (coefficients * chosen.weights).to(losses))
 
     def _rows_mix(self) -> bool:
@@ -201,9 +204,6 @@ class Combining:
         return total
 
     def _share_buffers(self) -> None:
-        """Buffers as the first process has them, as in any step that processes take together."""
+        """Buffers as the first process has them."""
         if self._world > 1:
-            from accelerate.utils import broadcast
-
-            for buffer in self.model.buffers():
-                broadcast(buffer)
+            processes.share_buffers(self.model)

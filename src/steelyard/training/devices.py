@@ -24,6 +24,7 @@ def accelerator(training: Training, folder: Path | None) -> Any:
     """An Accelerator for these settings."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedDataParallelKwargs
 
     for tracker in training.trackers:
         _check_tracker(tracker)
@@ -34,7 +35,10 @@ def accelerator(training: Training, folder: Path | None) -> Any:
     ):
         # One process, two runs of different precision: Accelerate keeps the first one's settings unless told.
         AcceleratorState._reset_state()
+    # A step need not use every head, nor an encoder every parameter.
+    several = DistributedDataParallelKwargs(find_unused_parameters=True)
     found = Accelerator(
+        kwargs_handlers=[several],
         cpu=training.device == "cpu",
         mixed_precision=training.precision,
         log_with=training.trackers or None,

@@ -35,7 +35,8 @@ class Dissecting:
     _batcher: Batcher
     _chosen: Tensor | None
     _current: tuple[int, Batch] | None
-    _world: int
+    _shared: Callable[[Batch], bool]
+    _summed: Callable[[Tensor], Tensor]
     _rows_mix: Callable[[], bool]
 
     def dissect(self, batch: Batch, weights: Tensor, scope: str = "all") -> tuple[Tensor, gradients.TaskGradients]:
@@ -50,19 +51,18 @@ class Dissecting:
             return self.descend(batch, weights), found
         every = self.model.scope("all", trainable=True)
         rows = task_of_rows(batch, self.tasks)
-        recording: Any = gradients.record(self.model, rows, every, reduce=self._world > 1)
+        recording: Any = gradients.record(self.model, rows, every, reduce=self._shared(batch))
         with recording as tape:
             outputs = self.model.losses(batch)
             counts, sums = (v if self._chosen is None else v[self._chosen] for v in (outputs.counts, outputs.sums))
-            if self._world > 1:
-                counts = self._accelerator.reduce(counts, "sum")
-            losses = sums / counts.clamp(min=1)
+            losses = sums / (self._summed(counts) if self._shared(batch) else counts).clamp(min=1)
             found = tape.task_gradients(losses)
         scale = self._batcher.scale(self.step)
         used = weights if scale is None else weights * scale.to(weights)
+        losses = self._summed(losses.detach()) if self._shared(batch) else losses.detach()
         self.apply(found.combine(used.to(losses)), losses, weights)
         chosen = self.model.scope(scope, trainable=True)
-        return losses.detach(), found if len(chosen) == len(every) else found.part(chosen)
+        return losses, found if len(chosen) == len(every) else found.part(chosen)
 
     def descend_along(
         self, batch: Batch, weights: Tensor, direction: Mapping[str, Tensor], scope: str = "shared"

@@ -23,6 +23,7 @@ from steelyard.training.dissecting import Dissecting
 from steelyard.training.optimisers import Optimisation
 from steelyard.training.probing import Probe, task_of_rows
 from steelyard.training.settings import Phase, Training
+from steelyard.training.stepping import gradient
 
 
 class NonFiniteLossError(SteelyardError):
@@ -95,27 +96,32 @@ class TrainingJob(Alone, Combining, Dissecting):
     def losses(self, batch: Batch) -> Tensor:
         """The mean loss of each task on a batch, ``[T]``, with its graph; 0 for a task without labels there."""
         sums, counts = self._sums(batch)
-        return sums / counts.clamp(min=1)
+        if not self._shared(batch):
+            return sums / counts.clamp(min=1)
+        return self._of_all(sums / self._summed(counts).clamp(min=1))
 
     @contextmanager
     def probe(self, batch: Batch, scope: str = "shared", tasks: tuple[str, ...] | None = None) -> Iterator[Probe]:
         """Every task's losses and gradients on a batch, in evaluation mode and without a trace.
 
         ``tasks`` are the suite's tasks that are meant, in the order of the answers; by default the job's. Inside the
-        block no parameter may be changed. With several processes the batch is this process's share, and all that
-        the probe gives is summed over them.
+        block no parameter may be changed. Where the batch is this process's share, all that the probe gives is
+        summed over the processes; a batch that was drawn is the same in all of them, and so is what it gives.
         """
+        shared = self._shared(batch)
         parameters = self.model.scope(scope, trainable=True)
         rows = task_of_rows(batch, tasks or self.tasks)
         chosen = self._chosen if tasks is None else self._places(tasks)
         with gradients.pure(self.model):
-            recording: Any = gradients.record(self.model, rows, parameters, reduce=self._world > 1)
+            recording: Any = gradients.record(self.model, rows, parameters, reduce=shared)
             with recording as tape:
                 found = self.model.losses(batch)
             counts, sums = (v if chosen is None else v[chosen] for v in (found.counts, found.sums))
-            if self._world > 1:
-                counts = self._accelerator.reduce(counts, "sum")
-            yield Probe(sums / counts.clamp(min=1), rows, parameters, tape)
+            if not shared:
+                yield Probe(sums / counts.clamp(min=1), rows, parameters, tape)
+            else:
+                losses = self._of_all(sums / self._summed(counts).clamp(min=1))
+                yield Probe(losses, rows, parameters, tape, self._summed)
 
     def measure(self, batch: Batch) -> Tensor:
         """The losses of a batch ``[T]`` as training sees them (dropout and all), without graph and without a trace."""
@@ -140,17 +146,22 @@ class TrainingJob(Alone, Combining, Dissecting):
         """
         scale = self._batcher.scale(self.step)
         micro, counts = self._micro_batches(batch)
-        if counts is not None and not isinstance(weights, Tensor):
+        if self.training.accumulate > 1 and counts is not None and not isinstance(weights, Tensor):
             weights = weights(self._losses_of(micro, counts, row_weights))
-        losses, used = self.loss_sum, self.last_weights
+        losses, used, summed = self.loss_sum, self.last_weights, None
         for number, part in enumerate(micro):
             with self._synchronised(last=number == len(micro) - 1):
                 sums, own = self._sums(part, row_weights)
                 means = sums / (own if counts is None else counts).clamp(min=1)
                 losses = losses + means.detach() if number else means.detach()
-                used = weights if isinstance(weights, Tensor) else weights(losses)
+                if isinstance(weights, Tensor):
+                    used = weights
+                else:
+                    summed = self._summed(losses)
+                    used = weights(summed)
                 total = means @ _scaled(used, scale, self._world).to(means)
                 self.optimisation.backward(total if penalty is None else total + penalty(part))
+        losses = self._summed(losses) if summed is None else summed
         self._finish(losses, used)
         return losses
 
@@ -168,23 +179,44 @@ class TrainingJob(Alone, Combining, Dissecting):
             losses = means.detach()
         else:
             # The objective's slopes at the whole step's losses weigh each micro-batch: the chain rule, exactly.
-            losses = self._losses_of(micro, counts)
-            leaf = losses.clone().requires_grad_()
-            torch.autograd.backward(objective(leaf))
-            slopes = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            losses, slopes, moved = self.last_weights, self.last_weights, dict[str, Tensor]()
+            if self.training.accumulate > 1:
+                losses = self._losses_of(micro, counts)
+                slopes, moved = self._slopes(objective, losses)
             for number, part in enumerate(micro):
                 with self._synchronised(last=number == len(micro) - 1):
                     means = self._sums(part)[0] / counts.clamp(min=1)
+                    if self.training.accumulate == 1:
+                        losses = self._summed(means.detach())
+                        slopes, moved = self._slopes(objective, losses)
                     self.optimisation.backward((means * slopes * self._world).sum())
+            # Every process has an objective's whole gradient by the method's own parameters: there is nothing to sum.
+            own = self._own_parameters() if moved else {}
+            for name, value in moved.items():
+                parameter = own[name]
+                parameter.grad = value if parameter.grad is None else parameter.grad + value
         self._finish(losses, weights, rate)
         return losses
+
+    def _slopes(self, objective: Callable[[Tensor], Tensor], losses: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """An objective's slopes at the losses ``[T]``, and its gradient by what is neither encoder nor head."""
+        leaf = losses.clone().requires_grad_()
+        scale = self.optimisation.loss_scale
+        found = gradient(objective(leaf) * scale, {"": leaf, **self._own_parameters()})
+        slopes = found.pop("", torch.zeros_like(leaf))
+        return slopes / scale, found
+
+    def _own_parameters(self) -> dict[str, nn.Parameter]:
+        """The method's own: what is neither encoder nor head."""
+        named = self.model.named_parameters()
+        return {name: p for name, p in named if p.requires_grad and not name.startswith(("encoder.", "heads."))}
 
     def apply(self, given: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> None:
         """One optimiser step along given gradients (parameter name to gradient)."""
         parameters = dict(self.model.named_parameters())
         scale = self.optimisation.loss_scale
-        for name, gradient in given.items():
-            parameters[name].grad = (gradient if scale == 1.0 else gradient * scale).to(parameters[name])
+        for name, value in given.items():
+            parameters[name].grad = (value if scale == 1.0 else value * scale).to(parameters[name])
         self._finish(losses.detach(), weights)
 
     def loss_on(self, role: Role, task: str) -> Tensor:
@@ -215,8 +247,6 @@ class TrainingJob(Alone, Combining, Dissecting):
         if not self._recent:
             return
         losses, steps = torch.stack([loss for _, loss, _ in self._recent]), [step for step, _, _ in self._recent]
-        if self._world > 1:
-            losses = self._accelerator.reduce(losses, "sum")
         self.last_weights = self._recent[-1][2]
         self._recent.clear()
         bad = (~losses.isfinite()).nonzero()
@@ -244,6 +274,7 @@ class TrainingJob(Alone, Combining, Dissecting):
         # A method may take several optimiser steps in one step of the loop; the schedule counts the loop's.
         self.optimisation.step(rate, advance=self._advanced != self.step)
         self._advanced = self.step
+        self._share_buffers()
         self._recent.append((self.step, losses.detach(), weights.detach()))
 
     def _placed(self, batch: Batch) -> Batch:
@@ -268,8 +299,7 @@ class TrainingJob(Alone, Combining, Dissecting):
         if pieces == 1 and self._world == 1:
             return [batch], None
         counts = batching.label_counts(batch, self.tasks).to(self.device)
-        if self._world > 1:
-            counts = self._accelerator.reduce(counts, "sum")
+        counts = self._summed(counts)
         return batching.cut(batch, pieces), counts
 
     def _places(self, tasks: tuple[str, ...]) -> Tensor:
@@ -287,7 +317,15 @@ class TrainingJob(Alone, Combining, Dissecting):
         with torch.no_grad(), gradients.pure(self.model, mode):
             sums = [self._sums(part, row_weights)[0] for part in micro]
             losses = torch.stack(sums).sum(0) / counts.clamp(min=1)
-        return self._accelerator.reduce(losses, "sum") if self._world > 1 else losses
+        return self._summed(losses)
+
+    def _shared(self, batch: Batch) -> bool:
+        """Whether other processes hold other rows of this batch."""
+        return self._world > 1 and not batch.whole
+
+    def _of_all(self, mine: Tensor) -> Tensor:
+        """The sum over the processes, with the graph of this process's part."""
+        return mine + (self._summed(mine.detach()) - mine.detach())
 
     @contextmanager
     def _synchronised(self, last: bool) -> Iterator[None]:

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from steelyard.methods import Method, get
 from steelyard.model import SharedModel
 from steelyard.tasks import Role, Suite
-from steelyard.training import checkpoint
+from steelyard.training import batching, checkpoint, processes
 from steelyard.training.batching import Batcher
 from steelyard.training.folder import CHECKPOINT, Log, RunFolder
 from steelyard.training.job import NonFiniteLossError, TrainingJob
@@ -78,10 +79,13 @@ class Loop:
         """Trains to the end, from the checkpoint if there is one."""
         state = self._resumable()
         self.log.begin(state["positions"] if state else None)
+        if self._several:
+            told = processes.first_does(self._accelerator, lambda: (self.log.metrics, self.log.weights))
+            self.log.metrics, self.log.weights = told
         if state is not None and "optimisation" not in state:
             state = None  # it was written between two phases: the next one starts afresh from the model
         try:
-            with self._stoppable(), self._keeping_checkpoint():
+            with self._stoppable(), self._keeping_checkpoint(), processes.together(self._accelerator, self._kept):
                 while self.at.phase < len(self._phases) and not self.at.finished:
                     self._run_phase(self._phases[self.at.phase], state)
                     state = None
@@ -124,6 +128,9 @@ class Loop:
     def _run_epoch(self, job: TrainingJob, method: Method) -> None:
         end = (self.at.epoch + 1) * job.steps_per_epoch
         while self.at.step < end:
+            if self._several:
+                # The same in every process and after every resumption, however many rows each has drawn for.
+                torch.manual_seed(batching.seeded(self.training.seed, "step", self.at.total).initial_seed())
             method.step(job)
             self.at.step += 1
             self.at.total += 1
@@ -134,6 +141,8 @@ class Loop:
         self._report(job)
         self._must_be_finite(job)
         method.after_epoch(job)
+        if self._several:
+            processes.must_agree(self._accelerator, self.model, job.last_weights, self.at.total)
         self._evaluate(job, method)
         self.at.epoch += 1
         self._save_if_due(job, method)
@@ -158,17 +167,7 @@ class Loop:
 
     def _evaluate(self, job: TrainingJob, method: Method) -> None:
         """One line of metrics: every task's training loss, and dev loss and metric where it has dev rows."""
-        found: dict[str, dict[str, float]] = {}
-        for name, loss in zip(job.tasks, job.mean_losses(), strict=True):
-            found[name] = {"train_loss": loss}
-            if Role.DEV_SELECT in self.suite[name].rows:
-                values = self.evaluate(name, Role.DEV_SELECT)
-                if not math.isfinite(values["loss"]):
-                    raise NonFiniteLossError(
-                        f"task {name!r}: the loss on {Role.DEV_SELECT} is not a finite number after epoch "
-                        f"{self.at.epoch + 1}; lower learning_rate or set clip"
-                    )
-                found[name] |= {f"dev_{key}": value for key, value in values.items()}
+        found = processes.first_does(self._accelerator, lambda: self._judged(job))
         job.forget_losses()
         self._choose(job, found)
         weights = dict(zip(job.tasks, job.last_weights.tolist(), strict=True))
@@ -184,6 +183,21 @@ class Loop:
             flat |= {f"weight/{task}": weight for task, weight in weights.items()}
             self._accelerator.log(flat, step=self.at.total)
         self._display.evaluated(self._sentence(job, found))
+
+    def _judged(self, job: TrainingJob) -> dict[str, dict[str, float]]:
+        """Every task's training loss, and what its dev rows say."""
+        found: dict[str, dict[str, float]] = {}
+        for name, loss in zip(job.tasks, job.mean_losses(), strict=True):
+            found[name] = {"train_loss": loss}
+            if Role.DEV_SELECT in self.suite[name].rows:
+                values = self.evaluate(name, Role.DEV_SELECT)
+                if not math.isfinite(values["loss"]):
+                    raise NonFiniteLossError(
+                        f"task {name!r}: the loss on {Role.DEV_SELECT} is not a finite number after epoch "
+                        f"{self.at.epoch + 1}; lower learning_rate or set clip"
+                    )
+                found[name] |= {f"dev_{key}": value for key, value in values.items()}
+        return found
 
     def evaluate(self, task: str, role: Role) -> dict[str, float]:
         """A task's loss and metric on a role's rows."""
@@ -225,7 +239,14 @@ class Loop:
         return self.at.seconds + time.monotonic() - self._begun
 
     def _save_if_due(self, job: TrainingJob, method: Method) -> None:
-        if self._stop or time.monotonic() - self._saved >= self.training.checkpoint_seconds:
+        due = time.monotonic() - self._saved >= self.training.checkpoint_seconds
+        if self._several:
+            # Clocks and signals differ between processes: now and then they agree.
+            often = 1 if self.training.checkpoint_seconds == 0 else self.training.log_every
+            if self.at.step % often and self.at.step % job.steps_per_epoch:
+                return
+            due, self._stop = processes.agreed(self._accelerator, due, self._stop)
+        if self._stop or due:
             self._save(job, method)
 
     def _save(self, job: TrainingJob, method: Method) -> None:
@@ -277,6 +298,19 @@ class Loop:
         job.last_weights = state["last_weights"].to(job.device)
         method.load_state_dict({name: value.to(job.device) for name, value in state["method"].items()})
         self._best = state["best"]
+
+    @property
+    def _several(self) -> bool:
+        """Whether several processes train together."""
+        return int(self._accelerator.num_processes) > 1
+
+    def _kept(self) -> str:
+        """What is left of a run that has to end here."""
+        if self._folder is None:
+            return "it has no run folder to go on from"
+        if not self._folder.started:
+            return "there is no checkpoint yet; start the same command again"
+        return f"the last checkpoint is kept in {self._folder.path / CHECKPOINT}; the same command goes on from there"
 
     @contextmanager
     def _keeping_checkpoint(self) -> Iterator[None]:

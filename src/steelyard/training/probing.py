@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,19 @@ class Probe:
         losses: Each task's mean loss ``[T]``, with its graph; 0 for a task without labels in the batch.
         rows: The task of each row of the batch, ``LongTensor[N]``; None where rows carry labels of several tasks.
         parameters: The parameters in scope, by name.
+        summed: What sums a tensor over the processes, where each holds its share of the batch.
     """
 
     def __init__(
-        self, losses: Tensor, rows: Tensor | None, parameters: Mapping[str, nn.Parameter], tape: Tape | SharedTape
+        self,
+        losses: Tensor,
+        rows: Tensor | None,
+        parameters: Mapping[str, nn.Parameter],
+        tape: Tape | SharedTape,
+        summed: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.losses, self.rows, self.parameters = losses, rows, parameters
-        self._tape = tape
+        self._tape, self._summed = tape, summed
 
     def task_gradients(self) -> gradients.TaskGradients:
         """Every task's gradient: parameter name to ``[T, *shape]``."""
@@ -56,11 +62,17 @@ class Probe:
             allow_unused=True,
             materialize_grads=True,
         )
-        return dict(zip(self.parameters, found, strict=True))
+        return self._over_processes(dict(zip(self.parameters, found, strict=True)))
 
-    def hessian(self, weights: Tensor) -> HessianProduct:
+    def hessian(self, weights: Tensor) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """V ↦ ∇²(Σ w_t L_t) v over the scope."""
-        return HessianProduct(self.losses @ weights, self.parameters)
+        product = HessianProduct(self.losses @ weights, self.parameters)
+        return lambda direction: self._over_processes(product(direction))
+
+    def _over_processes(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self._summed is None:
+            return found
+        return {name: self._summed(value) for name, value in found.items()}
 
 
 def task_of_rows(batch: Batch, tasks: tuple[str, ...]) -> Tensor | None:

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods import Method
 from steelyard.model import SharedModel
 from steelyard.tasks import Inputs, Kind, Role, Spec, Suite, Task, Units
-from steelyard.training import checkpoint, devices
+from steelyard.training import checkpoint, devices, processes
 from steelyard.training.folder import Log, RunFolder, digest
 from steelyard.training.loop import Loop
 from steelyard.training.progress import Display, display
@@ -128,9 +128,10 @@ def fit(
     if method.needs_target and suite.target is None:
         raise SteelyardError(f"method {method.name!r} needs a target; name one: Suite(tasks, target=…)")
     folder = None if out is None else RunFolder(out)
+    accelerator = devices.accelerator(training, folder.path if folder else None)
     if folder is not None:
-        config = config or _config(suite, encoder, encoder_options, method, training)
-        folder.claim(config, files or {}, digest(suite))
+        about = config or _config(suite, encoder, encoder_options, method, training)
+        processes.first_does(accelerator, partial(folder.claim, about, files or {}, digest(suite)))
     try:
         with seeded(training.seed):
             suite = method.prepare(suite, training.seed)
@@ -138,7 +139,8 @@ def fit(
             method.adapt(model)
             if folder is not None and folder.finished:
                 return _read_back(model, suite, folder)
-            return _train(model, suite, method, training, folder, display(progress), _named(encoder, encoder_options))
+            shown = display(progress if accelerator.is_main_process or not isinstance(progress, bool) else False)
+            return _train(model, suite, method, training, accelerator, folder, shown, _named(encoder, encoder_options))
     finally:
         if folder is not None:
             folder.release()
@@ -149,17 +151,17 @@ def _train(
     suite: Suite,
     method: Method,
     training: Training,
+    accelerator: Any,
     folder: RunFolder | None,
     shown: Display,
     named: dict[str, Any] | None,
 ) -> Run:
-    accelerator = devices.accelerator(training, folder.path if folder else None)
     if training.trackers:
         accelerator.init_trackers("steelyard", {"method": method.name, **_flat(training)})
     loop = Loop(model, suite, method, training, accelerator, folder, shown)
     try:
         loop.run()
-        summary = _summary(loop, method, training)
+        summary = processes.first_does(accelerator, partial(_summary, loop, method, training))
     finally:
         if training.trackers:
             accelerator.end_training()
@@ -171,6 +173,7 @@ def _train(
         for name, text in method.files(loop.log.metrics).items():
             folder.write(name, text)
         folder.write("summary.json", json.dumps(summary, indent=1))
+    accelerator.wait_for_everyone()
     return Run(model, suite, summary, loop.log, folder.path if folder else None, method.row_weights())
 
 

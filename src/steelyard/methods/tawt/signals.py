@@ -106,10 +106,12 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     count = len(part.inputs)
     if count < 2:
         return batch, batch
-    return _slice(part, 0, count // 2), _slice(part, count // 2, count)
+    pieces = ((0, count // 2), (count // 2, count))
+    first, second = (Batch((_slice(part, low, high),), batch.whole) for low, high in pieces)
+    return first, second
 
 
-def _slice(part: Part, low: int, high: int) -> Batch:
+def _slice(part: Part, low: int, high: int) -> Part:
     member = part.members[0]
     own = replace(
         member,
@@ -117,7 +119,7 @@ def _slice(part: Part, low: int, high: int) -> Batch:
         labels=member.labels[low:high],
         index=None if member.index is None else member.index[low:high],
     )
-    return Batch((Part(part.inputs[low:high], None if part.mask is None else part.mask[low:high], (own,)),))
+    return Part(part.inputs[low:high], None if part.mask is None else part.mask[low:high], (own,))
 
 
 def inner(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
