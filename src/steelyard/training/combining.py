@@ -82,6 +82,8 @@ class Combining:
         They come from the training step's own forward, by the engine where it can (see `gradients.record`), else by a
         backward per task: with several labels per row, and with BatchNorm that trains, whose rows mix.
         """
+        if penalty is not None and self._world > 1:
+            return self.descend(batch, weights, row_weights, penalty)  # which refuses it
         shared, own = self._parted()
         micro, counts = self._micro_batches(batch)
         if not shared:  # a frozen encoder: nothing that the tasks could disagree on

@@ -144,6 +144,11 @@ class TrainingJob(Alone, Combining, Dissecting):
         With accumulation the batch is all rows of the step, cut into micro-batches whose losses are divided by the
         labels of the *whole* step: the gradient is that of one large batch, whatever rows lack labels.
         """
+        if penalty is not None and self._world > 1:
+            raise SteelyardError(
+                "a penalty on what rows look like, such as adversarial's, is a mean over each process's own rows: "
+                "with several processes it would be another; train in one"
+            )
         scale = self._batcher.scale(self.step)
         micro, counts = self._micro_batches(batch)
         if self.training.accumulate > 1 and counts is not None and not isinstance(weights, Tensor):
