@@ -75,10 +75,11 @@ def test_nan_keeps_the_last_good_checkpoint(job, steelyard):
     text = 'epochs = 3\noptimizer = "SGD"\ncheckpoint_seconds = 0\nlog_every = 1\n'
     text += 'schedule = "ExponentialLR"\nschedule_options = {gamma = 1e6}'
     edit(job / "job.toml", "epochs = 3", text)
-    train(steelyard, says=["not a finite number", "last good checkpoint is kept in run/checkpoint/state.pt"])
+    train(steelyard, says=["not a finite number", "last good checkpoint is kept in run/checkpoint/state.safetensors"])
     from steelyard.training.checkpoint import load
 
-    state = load(job / "run/checkpoint/state.pt")
+    state, damage = load(job / "run/checkpoint/state.safetensors")
+    assert not damage
     assert all(value.isfinite().all() for value in state["model"].values())
     assert state["place"]["total"] >= 1
 

@@ -1,28 +1,45 @@
-"""Files that are whole or absent, and everything that a resumed run needs."""
+"""Files that are whole or absent, and everything that a resumed run needs: tensors and JSON, never a pickle."""
 
 from __future__ import annotations
 
-import io
+import hashlib
+import json
 import os
 import random
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from steelyard.errors import SteelyardError
 
+_NO_SUM = "0" * 64
+_PLAIN = (bool, int, float, str, type(None))
 
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Writes a file so that a crash, a kill or a full disk leaves the previous one untouched."""
+
+def write_atomically(path: Path, content: bytes | bytearray | memoryview, keep: Path | None = None) -> None:
+    """Writes a file so that a crash, a kill or a full disk leaves the previous one untouched.
+
+    Args:
+        path: The file.
+        content: What it will hold.
+        keep: Where what it held before goes.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            path.replace(keep)
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
@@ -41,21 +58,105 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def before(path: Path) -> Path:
+    """Where the checkpoint that a newer one has replaced is kept."""
+    return path.with_name(f"before.{path.name}")
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a checkpoint, or the one before it."""
+    return path.exists() or before(path).exists()
+
+
 def save(path: Path, state: Mapping[str, Any]) -> None:
-    """Writes a checkpoint of tensors and plain values."""
+    """Writes a checkpoint of tensors and plain values, and keeps the one before.
+
+    It is a safetensors file; its metadata hold what is no tensor, as JSON, and a checksum of the whole file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
-    torch.save(dict(state), buffer)
-    write_atomically(path, buffer.getbuffer())
+    tensors: dict[str, Tensor] = {}
+    plain = json.dumps(_packed(dict(state), tensors, {}))
+    content = bytearray(save_tensors(tensors, {"state": plain, "sha256": _NO_SUM}))
+    place = _place_of_sum(content)
+    content[place : place + 64] = hashlib.sha256(content).hexdigest().encode()
+    write_atomically(path, content, keep=before(path))
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint; refuses one that holds anything but tensors and plain values."""
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise SteelyardError(f"{path}: not a checkpoint that can be read ({error}); delete it to start over") from error
+def load(path: Path) -> tuple[dict[str, Any], str]:
+    """Reads a checkpoint; a torn or damaged one is passed over for the one before.
+
+    Returns:
+        The state; and what was wrong with the newest file, or nothing.
+    """
+    found: list[str] = []
+    for each in (path, before(path)):
+        try:
+            return _read(each), "; ".join(found)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, SafetensorError) as error:
+            found.append(f"{each}: not a whole checkpoint ({error})")
+    raise SteelyardError(f"{'; '.join(found) or f'{path}: there is no checkpoint'}; delete the folder to start over")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = bytearray(path.read_bytes())
+    place = _place_of_sum(content)
+    told = bytes(content[place : place + 64])
+    content[place : place + 64] = _NO_SUM.encode()
+    if hashlib.sha256(content).hexdigest().encode() != told:
+        raise ValueError("its checksum is not that of its content")
+    length = int.from_bytes(content[:8], "little")
+    plain = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["state"])
+    state = _unpacked(plain, load_tensors(bytes(content)))
+    if not isinstance(state, dict):
+        raise TypeError("it holds no table")
     return state
+
+
+def _place_of_sum(content: bytearray) -> int:
+    length = int.from_bytes(content[:8], "little")
+    key = b'"sha256":"'
+    place = content.find(key, 8, min(8 + length, len(content)))
+    if place < 0:
+        raise ValueError("it has no checksum")
+    return place + len(key)
+
+
+def _packed(value: Any, tensors: dict[str, Tensor], known: dict[Any, str]) -> Any:
+    """A value as JSON can hold it; tensors go into ``tensors``, those that share their memory once."""
+    if isinstance(value, Tensor):
+        value = value.detach()
+        same = (value.data_ptr(), value.shape, value.stride(), value.dtype) if value.numel() else object()
+        if same not in known:
+            known[same] = str(len(tensors))
+            tensors[known[same]] = value.cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": known[same]}
+    if isinstance(value, Mapping):
+        pairs = [[_packed(k, tensors, known), _packed(v, tensors, known)] for k, v in value.items()]
+        return {"counts" if isinstance(value, Counter) else "table": pairs}
+    if isinstance(value, (list, tuple)):
+        items = [_packed(item, tensors, known) for item in value]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    raise SteelyardError(f"a checkpoint holds tensors and plain values, not {type(value).__name__}")
+
+
+def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "tuple":
+        return tuple(_unpacked(item, tensors) for item in content)
+    table = {_unpacked(k, tensors): _unpacked(v, tensors) for k, v in content}
+    return Counter(table) if kind == "counts" else table
 
 
 def random_state() -> dict[str, Any]:

@@ -82,21 +82,20 @@ class Dissecting:
         rows = task_of_rows(batch, tuple(self.tasks[place] for place in present.tolist()))
         if rows is None:
             raise SteelyardError("rows that carry the labels of several tasks have no slopes of their own here")
-        recording: Any = gradients.record(self.model, rows, chosen, reduce=self._world > 1)
+        recording: Any = gradients.record(self.model, rows, chosen, reduce=self._shared(batch))
         with recording as tape:
             found = self.model.losses(batch)
         counts, sums = (v if self._chosen is None else v[self._chosen] for v in (found.counts, found.sums))
-        if self._world > 1:
-            counts = self._accelerator.reduce(counts, "sum")
-        losses = sums / counts.clamp(min=1)
+        losses = sums / (self._summed(counts) if self._shared(batch) else counts).clamp(min=1)
         scale = self._batcher.scale(self.step)
         used = (weights if scale is None else weights * scale.to(weights)).to(losses)
         own = gradient(losses @ used, others)
         moved, some = tape.weighted(losses[present], used[present], direction)
-        if self._world > 1:
-            own = over_processes(own, others, lambda value: self._accelerator.reduce(value, "sum"))
+        losses = losses.detach()
+        if self._shared(batch):
+            own, losses = over_processes(own, others, self._summed), self._summed(losses)
         self.apply(own | moved, losses, weights)
-        return losses.detach(), torch.zeros_like(losses).index_copy(0, present, some.to(losses))
+        return losses, torch.zeros_like(losses).index_copy(0, present, some.to(losses))
 
     def metric(self, name: str, ids: Tensor | None = None) -> Tensor | float:
         """P of the optimiser's last step: a parameter moved by -rate·P·gradient, all else held (see `rate`)."""

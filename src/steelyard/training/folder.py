@@ -21,7 +21,7 @@ from steelyard.errors import SteelyardError
 from steelyard.tasks import Ragged, Suite
 from steelyard.training import checkpoint
 
-CHECKPOINT = Path("checkpoint") / "state.pt"
+CHECKPOINT = Path("checkpoint") / "state.safetensors"
 DATA = "data.sha256"
 ROW_WEIGHTS = "row_weights.csv"
 _LOCK = ".lock"
@@ -56,13 +56,13 @@ class Log:
         for name, header in (("metrics.jsonl", ""), ("weights.csv", "step,task,weight\n")):
             path = self._folder.path / name
             file = path.open("r+" if positions and path.exists() else "w+", encoding="utf-8", newline="")
+            self._files[name] = file
             if positions:
                 file.truncate(positions[name])
                 file.seek(0)
                 self._read(name, file)
             else:
                 file.write(header)
-            self._files[name] = file
 
     def positions(self) -> dict[str, int]:
         """How long each file is, once everything is on disk."""
@@ -75,6 +75,7 @@ class Log:
         """Closes the files."""
         for file in self._files.values():
             _guarded(file.close, self._folder)
+        self._files.clear()
 
     def _write(self, name: str, text: str) -> None:
         if name in self._files:
@@ -82,10 +83,14 @@ class Log:
             _guarded(self._files[name].flush, self._folder)
 
     def _read(self, name: str, file: TextIO) -> None:
-        if name == "metrics.jsonl":
-            self.metrics = [json.loads(line) for line in file]
-        else:
-            self.weights = [(int(r["step"]), r["task"], float(r["weight"])) for r in csv.DictReader(file)]
+        try:
+            if name == "metrics.jsonl":
+                self.metrics = [json.loads(line) for line in file]
+            else:
+                self.weights = [(int(r["step"]), r["task"], float(r["weight"])) for r in csv.DictReader(file)]
+        except (ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
+            where = self._folder.path / name if self._folder else name
+            raise SteelyardError(f"{where}: cannot read it ({error}); this is not a whole run folder") from None
         file.seek(0, io.SEEK_END)
 
 
@@ -115,7 +120,7 @@ class RunFolder:
     @property
     def started(self) -> bool:
         """Whether there is a checkpoint to resume from."""
-        return (self.path / CHECKPOINT).exists()
+        return checkpoint.exists(self.path / CHECKPOINT)
 
     def claim(self, config: Mapping[str, Any], files: Mapping[str, str], data: str) -> None:
         """Makes the folder this configuration's own, with some files in it; refuses when it is another's.
@@ -199,7 +204,13 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Reads one of its JSON files."""
-        found: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+        path = self.path / name
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise SteelyardError(f"{path}: cannot read it ({error}); this is not a whole run folder") from None
+        if not isinstance(found, dict):
+            raise SteelyardError(f"{path}: it holds no JSON object; this is not a whole run folder")
         return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steelyard.errors import SteelyardError
 from steelyard.methods import Method, get
 from steelyard.model import SharedModel
 from steelyard.tasks import Role, Suite
@@ -77,14 +78,8 @@ class Loop:
 
     def run(self) -> None:
         """Trains to the end, from the checkpoint if there is one."""
-        state = self._resumable()
-        self.log.begin(state["positions"] if state else None)
-        if self._several:
-            told = processes.first_does(self._accelerator, lambda: (self.log.metrics, self.log.weights))
-            self.log.metrics, self.log.weights = told
-        if state is not None and "optimisation" not in state:
-            state = None  # it was written between two phases: the next one starts afresh from the model
         try:
+            state = self._taken_up()
             with self._stoppable(), self._keeping_checkpoint(), processes.together(self._accelerator, self._kept):
                 while self.at.phase < len(self._phases) and not self.at.finished:
                     self._run_phase(self._phases[self.at.phase], state)
@@ -92,6 +87,17 @@ class Loop:
         finally:
             self._display.end()
             self.log.close()
+
+    def _taken_up(self) -> dict[str, Any] | None:
+        """Reads the checkpoint and the logs, if there are any; gives what the phase goes on from."""
+        state = self._resumable()
+        with self._fitting():
+            self.log.begin(state["positions"] if state else None)
+        if self._several:
+            told = processes.first_does(self._accelerator, lambda: (self.log.metrics, self.log.weights))
+            self.log.metrics, self.log.weights = told
+        # Without an optimiser it was written between two phases: the next one starts afresh from the model.
+        return state if state is not None and "optimisation" in state else None
 
     def _run_phase(self, phase: Phase, state: Mapping[str, Any] | None) -> None:
         job = TrainingJob(
@@ -283,13 +289,36 @@ class Loop:
     def _resumable(self) -> dict[str, Any] | None:
         if self._folder is None or not self._folder.started:
             return None
-        state = checkpoint.load(self._folder.path / CHECKPOINT)
-        self.at = Place(**state["place"])
-        self.model.load_state_dict(state["model"])
-        checkpoint.set_random_state(state["random"])
+        path = self._folder.path / CHECKPOINT
+        state, damage = checkpoint.load(path)
+        if damage:
+            self._display.evaluated(f"{damage}; going on from the checkpoint before it")
+        with self._fitting():
+            self.at = Place(**state["place"])
+            self.model.load_state_dict(state["model"])
+            checkpoint.set_random_state(state["random"])
         return state
 
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Says that a whole checkpoint is not this run's, whatever in it does not fit."""
+        path = CHECKPOINT if self._folder is None else self._folder.path / CHECKPOINT
+        try:
+            yield
+        except SteelyardError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            told = " ".join(str(error).split())[:200]
+            raise SteelyardError(
+                f"{path}: it is whole, but not this run's ({type(error).__name__}: {told}); delete the run folder "
+                "to start over"
+            ) from error
+
     def _restore(self, job: TrainingJob, method: Method, state: Mapping[str, Any]) -> None:
+        with self._fitting():
+            self._put_back(job, method, state)
+
+    def _put_back(self, job: TrainingJob, method: Method, state: Mapping[str, Any]) -> None:
         job.step = self.at.step
         job.optimisation.load_state_dict(state["optimisation"])
         job.generator.set_state(state["generator"])
