@@ -43,9 +43,10 @@ def add_everything(folder: Path) -> None:
     (folder / "sources.json").write_text(json.dumps(sources))
     (folder / "matrices.json").write_text(json.dumps([matrix]))
     (folder / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "objectives.csv").write_text(f'what,name,early,late\nobjective,"{SCRIPT}",0.2,0.7\n')
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for number, line in enumerate(lines):
-        line["method"] = {f"stage/{SCRIPT}": 0.2 + number / 10, "stage/other": 0.5, "temperature": 1.0}
+        line["method"] = {f"stage: {SCRIPT}": 0.2 + number / 10, "stage: other": 0.5, "temperature": 1.0}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

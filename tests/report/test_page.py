@@ -77,7 +77,7 @@ def test_what_it_says(full_run, tmp_path):
     assert f"{SCRIPT} (+0.0300) helped" in plain
     assert "_plain (-0.0200) made no difference that can be told from chance" in plain
     for heading in ("Against the controls", "Sources", "Weights", "Progress", "Similarity and transfer", "Rows to read",
-                    "How it was made", "tawt: stage", "Configuration"):  # fmt: skip
+                    "How it was made", "tawt: stage", "Configuration", "objectives"):  # fmt: skip
         assert heading in plain
 
 

@@ -208,6 +208,17 @@ def doctor(as_json: bool) -> None:
 
 
 @app.command()
+@click.argument("config", type=_FILE)
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key: --set training.epochs=3")
+@_json
+def advise(config: Path, changes: tuple[str, ...], as_json: bool) -> None:
+    """Before training: how each source of CONFIG (a TOML file) looks, what to start with and why, how long it takes."""
+    from steelyard.cli import advising
+
+    advising.advice(config, changes, as_json)
+
+
+@app.command()
 @click.argument("runs", type=_FILE, nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=_FILE, help="The file to write (default: report.html, in the folder if there is one only).")
 @_json

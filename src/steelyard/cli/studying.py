@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from steelyard import studies
+from steelyard import report, studies
 from steelyard.cli.printing import print_json, print_table, say
 from steelyard.cli.runs import dated
 from steelyard.cli.stopping import resumable
@@ -33,6 +33,7 @@ def study(
         findings, failed = studies.run(
             chosen, folder, size=size, seeds=seeds, jobs=jobs, backend=backend, progress=not as_json
         )
+    report.write(folder)
     if as_json:
         tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "note": t.note} for t in findings.tables]
         found = {"study": str(folder), "answer": findings.answer, "tables": tables, "differs": findings.differs}

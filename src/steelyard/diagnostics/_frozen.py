@@ -55,7 +55,11 @@ class Features:
                 [(torch.cat([weight * head(x) for head, weight in heads], -1), y) for x, y in part]
                 for part in (self.train, self.held)
             )
-        return Features(train, held, self.loss, _nothing_said(train[0][0].shape[-1], outputs))
+        return Features(train, held, self.loss, nothing_said(train[0][0].shape[-1], outputs))
+
+    def shuffled(self, generator: torch.Generator) -> Features:
+        """The same rows with their labels in random order."""
+        return Features(_shuffled(self.train, generator), _shuffled(self.held, generator), self.loss, self.head)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,16 @@ def batches(suite: Suite, task: str, role: Role) -> Iterator[Batch]:
         yield collate([(rows.inputs, index, [(task, rows.labels)])], suite.spec.padding)
 
 
-def _nothing_said(width: int, outputs: int) -> nn.Module:
+def _shuffled(part: list[Chunk], generator: torch.Generator) -> list[Chunk]:
+    """Labels in random order; of tags those in each chunk, whose rows have one length."""
+    if part and part[0][1].dim() > 1 and part[0][0].dim() == 3:
+        return [(x, y[torch.randperm(len(y), generator=generator)]) for x, y in part]
+    labels = torch.cat([y for _, y in part])
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    return list(zip([x for x, _ in part], torch.split(labels, [len(y) for _, y in part]), strict=True))
+
+
+def nothing_said(width: int, outputs: int) -> nn.Module:
     """A linear head of zeros; it takes no random numbers."""
     head = nn.Linear(width, outputs, device="meta", dtype=torch.float64).to_empty(device="cpu")
     for parameter in head.parameters():

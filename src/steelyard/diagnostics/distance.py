@@ -102,7 +102,7 @@ def task_distances(
     if not wanted:
         raise SteelyardError("a distance needs at least one source besides the target")
     judged = goals if estimate == "trained" else [*goals, *(task for mixture in used.values() for task in mixture)]
-    suite = _with_held(suite, judged)
+    suite = with_held(suite, judged)
     chosen = resolve(training, get("uniform")(), settings)
     with seeded(chosen.seed):
         start = encoder if isinstance(encoder, str) else copy.deepcopy(encoder)
@@ -134,7 +134,7 @@ def _by_training(
             losses[key, goal] = best_head(Features.of(model, suite, goal))
         done(" + ".join(mixture))
     return [
-        _compared(name, goal, losses[frozenset(mixtures[name].items()), goal], losses[frozenset({(goal, 1.0)}), goal])
+        compared(name, goal, losses[frozenset(mixtures[name].items()), goal], losses[frozenset({(goal, 1.0)}), goal])
         for name, goal in pairs
     ]
 
@@ -153,7 +153,7 @@ def _by_answers(
     for name, goal in pairs:
         said = [(heads[task], weight) for task, weight in mixtures[name].items()]
         there = best_head(features[goal].answered_by(said, suite[goal].outputs))
-        found.append(_compared(name, goal, there, own[goal], "answers"))
+        found.append(compared(name, goal, there, own[goal], "answers"))
     return found
 
 
@@ -178,7 +178,7 @@ def _by_gradients(
     return found
 
 
-def _compared(name: str, goal: str, there: Fitted, own: Fitted, estimate: Estimate = "trained") -> Distance:
+def compared(name: str, goal: str, there: Fitted, own: Fitted, estimate: Estimate = "trained") -> Distance:
     """The difference of two mean losses on the same rows, with the standard error of their paired difference."""
     differences, labels = there.values - own.values, own.counts.sum()
     value = differences.sum() / labels
@@ -216,7 +216,7 @@ def _known(suite: Suite, task: str) -> None:
         raise SteelyardError(f"there is no task {task!r}; {hint}")
 
 
-def _with_held(suite: Suite, tasks: Iterable[str]) -> Suite:
+def with_held(suite: Suite, tasks: Iterable[str]) -> Suite:
     """The suite with held-out rows for these tasks."""
     names = set(tasks)
     suite = carve(suite, Role.DEV_SELECT, Role.TRAIN, HELD, 0, names)

@@ -26,7 +26,7 @@ def number(value: object, digits: int = 4) -> str:
         return "–" if value is None else str(value)
     if isinstance(value, int) or not math.isfinite(value):
         return f"{value:,}" if isinstance(value, int) else "–"
-    return f"{value:.{digits}f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.{digits - 1}e}"
+    return f"{value:.{digits}f}" if abs(value) < 1e-12 or 1e-3 <= abs(value) < 1e5 else f"{value:.{digits - 1}e}"
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ def run_page(run: RunRecord) -> str:
                     side_by_side(made.get("weights"), *notes.values())) if run.weights else "",
             section("Progress", side_by_side(made.get("progress"), made.get("losses"))),
             section("Similarity and transfer", side_by_side(*(f for n, f in made.items() if n.startswith("matrix")))),
+            section("What the method adds", *(Table(name, rows[0], rows[1:]) for name, rows in run.tables.items())),
             section("Rows to read", examples(run)),
             section("Data", data(run)),
             section("How it was made", facts(run), configuration(run)),

@@ -78,13 +78,13 @@ def losses(run: RunRecord) -> Figure | None:
 def notes(run: RunRecord) -> dict[str, Figure | None]:
     """What the method says of itself after each epoch (`Method.notes`), such as the weights of AANG's stages.
 
-    Names of the form ``group/name`` stand together in one figure.
+    Names of the form ``group: name`` stand together in one figure.
     """
     groups: dict[str, Trace] = {}
     for line in run.metrics:
         for name, value in line.get("method", {}).items():
-            group, slash, own = str(name).partition("/")
-            trace = groups.setdefault(group if slash else "notes", {}).setdefault(own if slash else group, [])
+            group, colon, own = str(name).partition(": ")
+            trace = groups.setdefault(group if colon else "notes", {}).setdefault(own if colon else group, [])
             if isinstance(value, (int, float)) and math.isfinite(value):
                 trace.append((line["step"], float(value)))
     made: dict[str, Figure | None] = {}

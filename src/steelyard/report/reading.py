@@ -32,6 +32,7 @@ class RunRecord:
         examples: Rows with a weight of their own, to read (``examples.jsonl``).
         matrices: Tables of numbers to be shown as colours (``matrices.json``).
         sources: What each source was worth, with intervals (``sources.json``).
+        tables: What the method added (csv files such as AANG's ``objectives.csv``), as rows of text, columns first.
     """
 
     path: Path | None
@@ -44,6 +45,7 @@ class RunRecord:
     examples: list[dict[str, Any]] = field(default_factory=list)
     matrices: list[dict[str, Any]] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, list[list[str]]] = field(default_factory=dict)
 
     @property
     def target(self) -> str | None:
@@ -108,6 +110,7 @@ def read(path: Path) -> RunRecord:
         _lines(path / "examples.jsonl"),
         _json(path / "matrices.json", []),
         _json(path / "sources.json", []),
+        _tables(path, ("weights", "row_weights")),
     )
 
 
@@ -120,13 +123,21 @@ def read_any(path: Path) -> RunRecord | StudyRecord:
     if not (path / "cells.jsonl").exists():
         state = "its run has not finished; run the same command again" if (path / "checkpoint").exists() else ""
         raise SteelyardError(f"{path} has nothing to report: {state or 'it is neither a run nor a study'}")
-    tables = {}
-    for each in sorted(path.glob("*.csv")):
-        with each.open(encoding="utf-8", newline="") as file:
-            tables[each.stem] = list(csv.reader(file))
+    tables = _tables(path)
     figures = {each.stem: each.read_text(encoding="utf-8") for each in sorted(path.glob("*.svg"))}
     about, findings = _json(path / "study.json", {}), _json(path / "findings.json", {})
     return StudyRecord(path, about, findings, tables, figures, _lines(path / "cells.jsonl"))
+
+
+def _tables(path: Path, without: tuple[str, ...] = ()) -> dict[str, list[list[str]]]:
+    """A folder's csv files that hold anything."""
+    found = {}
+    for each in sorted(path.glob("*.csv")):
+        with each.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        if rows and each.stem not in without:
+            found[each.stem] = rows
+    return found
 
 
 def _trace(rows: Iterable[tuple[int, str, float]]) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.studies.aang import AANGTable
+from steelyard.studies.advice import AdviceStudy
 from steelyard.studies.alphavil import AlphaVILTable
 from steelyard.studies.base import Findings, Settings, Size, Study, Table
 from steelyard.studies.comparing import compare
@@ -43,6 +44,7 @@ def get(name: str) -> type[Study]:
 
 
 for _study in (
+    AdviceStudy,
     Controls,
     AANGTable,
     AlphaVILTable,
