@@ -106,11 +106,11 @@ def test_the_table_is_what_the_runs_gave(tmp_path):
     found = compare(suite, testing.encoder, ["tawt", "tawt+pcgrad"], out=tmp_path / "out", seeds=3, **QUICK)
     assert [row.method for row in found.rows] == ["single", "uniform", "joint", "ramp", "random", "tawt", "tawt+pcgrad"]
     assert not found.failed
-    with (tmp_path / "out" / "runs.csv").open() as file:
+    with (tmp_path / "out" / "values_by_run.csv").open() as file:
         runs = list(csv.DictReader(file))
     by_method = {m: [float(r["test"]) for r in runs if r["method"] == m] for m in ("uniform", "tawt", "tawt+pcgrad")}
     assert all(len(values) == 3 for values in by_method.values())
-    with (tmp_path / "out" / "numbers.csv").open() as file:
+    with (tmp_path / "out" / "values.csv").open() as file:
         table = {row["method"]: row for row in csv.DictReader(file)}
     assert float(table["tawt"]["mean"]) == pytest.approx(statistics.mean(by_method["tawt"]))
     assert float(table["tawt"]["sd"]) == pytest.approx(statistics.stdev(by_method["tawt"]))
@@ -122,6 +122,9 @@ def test_the_table_is_what_the_runs_gave(tmp_path):
     assert table["random"]["uniform_p_holm"] == "nan"  # a control is not what was asked about
     assert float(table["single"]["steps"]) == float(table["uniform"]["steps"])
     assert float(table["tawt"]["peak_mb"]) > 50
+    with (tmp_path / "out" / "table1.csv").open() as file:
+        shown = list(csv.reader(file))
+    assert shown == [list(found.table.columns), *map(list, found.table.rows)]
     said = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert said["ground"] == {"target": "task0", "metric": "accuracy", "role": "test", "higher": True}
     assert said["answer"] in (tmp_path / "out" / "comparison.md").read_text()

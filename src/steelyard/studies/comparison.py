@@ -165,7 +165,7 @@ class Comparison:
         return Table(f"{self.ground}{better}", (*columns, *(["chosen on dev"] if tuned else [])), rows, note)
 
     def data(self) -> list[dict[str, Any]]:
-        """The table as numbers, a flat dictionary for each method: the columns of ``numbers.csv``."""
+        """The table as numbers, a flat dictionary for each method: the columns of ``values.csv``."""
         return [_flat(row) for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
@@ -188,17 +188,18 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
     def write(self) -> None:
-        """Writes ``comparison.json``, ``comparison.md``, ``numbers.csv``, ``runs.csv`` and what the report reads."""
-        write_csv(self.folder / "numbers.csv", self.data())
+        """Writes ``comparison.json``, ``comparison.md``, ``values.csv``, ``values_by_run.csv``, and for the report."""
+        write_csv(self.folder / "values.csv", self.data())
         columns = ("test", "dev_select", "dev_loss", "steps", "seconds", "peak_mb", "best_epoch")
         write_csv(
-            self.folder / "runs.csv", [{**key, **{c: value.get(c) for c in columns}} for key, value in self.results]
+            self.folder / "values_by_run.csv",
+            [{**key, **{c: value.get(c) for c in columns}} for key, value in self.results],
         )
         text = json.dumps(finite(self.to_json()), indent=1)
         checkpoint.write_atomically(self.folder / "comparison.json", text.encode())
         checkpoint.write_atomically(self.folder / "comparison.md", self.markdown().encode())
         figures, titles = pictures(self)
-        titles |= {"numbers": "The table as numbers", "runs": "Every run"}
+        titles |= {"values": "The table as numbers", "values_by_run": "Every run"}
         publish(self.folder, Findings(self.answer, [self.table], figures), self.failed, titles=titles)
 
 

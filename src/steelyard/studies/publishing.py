@@ -31,7 +31,8 @@ def publish(
         matrices: Tables of numbers to be shown as colours, as the report reads them.
     """
     for number, table in enumerate(findings.tables, 1):
-        write_csv(folder / f"table{number}.csv", [dict(zip(table.columns, row, strict=True)) for row in table.rows])
+        with (folder / f"table{number}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([table.columns, *table.rows])  # two columns may have one name
     for name, svg in findings.figures.items():
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
     of_tables = {f"table{number}": table for number, table in enumerate(findings.tables, 1)}
