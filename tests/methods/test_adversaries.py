@@ -143,8 +143,10 @@ def test_the_penalty_is_that_of_the_step(as_published):
         for member in part.members:
             rows = part.inputs[member.rows]
             features[member.task] = model.encoder(rows)
-            product = features[member.task].T @ private.networks[member.task].encoder(rows)
-            penalty = penalty + (product / (1 if as_published else len(rows))).square().sum()
+            pair = [features[member.task], private.networks[member.task].encoder(rows)]
+            if not as_published:
+                pair = [each / each.norm(dim=1, keepdim=True) / len(rows) ** 0.5 for each in pair]
+            penalty = penalty + (pair[0].T @ pair[1]).square().sum()
         (losses.mean() + 0.1 * penalty + adversary.loss(features, 0.05)).backward()
         expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         model.zero_grad()

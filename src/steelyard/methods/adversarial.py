@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from steelyard.gradients import pure
 from steelyard.methods import base
@@ -39,7 +40,7 @@ class Adversarial(Method):
         reversal: float = Field(default=0.05, ge=0, description="λ: the reversed gradient of the discriminator")
         orthogonality: float = Field(default=0.01, ge=0, description="γ: shared and private features apart")
         as_published: bool = Field(
-            default=False, description="SᵀP is the sum over a task's rows in the step (paper), or their mean"
+            default=False, description="SᵀP is a sum over rows as they are (paper), or a mean over rows of length one"
         )
 
     options: Options
@@ -80,12 +81,14 @@ class Adversarial(Method):
             self.descend(job, batch, self.weights, penalty=penalty)
 
     def _products(self, part: Batch, batch: Batch, shared: Readings, private: Readings) -> dict[str, Tensor]:
-        """Each task's SᵀP over a part of the batch: its share of the sum, or of the mean unless ``as_published``."""
+        """Each task's SᵀP over a part of the batch: a share of the mean over rows of length one, or of the sum."""
         own, common, share = private.take(part), shared.take(part), shares(part, batch)
-        found = {task: common[task].float().T @ rows.float() for task, rows in own.items()}
         if self.options.as_published:
-            return found
-        return {task: value * (share[task] / len(own[task])) for task, value in found.items()}
+            return {task: common[task].float().T @ rows.float() for task, rows in own.items()}
+        return {
+            task: normalize(common[task].float()).T @ normalize(rows.float()) * (share[task] / len(rows))
+            for task, rows in own.items()
+        }
 
 
 class Private(nn.Module):
