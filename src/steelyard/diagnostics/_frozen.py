@@ -19,7 +19,7 @@ PENALTIES = tuple(10.0**power for power in range(1, -6, -1))
 CHUNK = 512
 """Rows in one encoder call."""
 
-ITERATIONS = 100
+ITERATIONS = 60
 """Most iterations of L-BFGS for each penalty; the next starts where it ended."""
 
 Chunk = tuple[Tensor, Tensor]

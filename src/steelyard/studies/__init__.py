@@ -10,10 +10,13 @@ from steelyard.studies.base import Findings, Settings, Size, Study, Table
 from steelyard.studies.comparing import compare
 from steelyard.studies.comparison import Comparison
 from steelyard.studies.controls import Controls
+from steelyard.studies.flip_rate import FlipRate
 from steelyard.studies.information import AlignmentFigure, CapacityFigure, CosineFigure, CovarianceFigure, NoiseFigure
 from steelyard.studies.metaweighting import MetaWeightingFigures
+from steelyard.studies.noisy_rows import NoisyRows
 from steelyard.studies.results import Results
 from steelyard.studies.running import minutes, run
+from steelyard.studies.signals import Signals
 from steelyard.studies.statistics import Estimate, estimate, holm, paired
 from steelyard.studies.subjects import Subject, Tables
 from steelyard.studies.transfer import transfer
@@ -50,6 +53,9 @@ for _study in (
     AlphaVILTable,
     CovarianceFigure,
     CosineFigure,
+    FlipRate,
+    Signals,
+    NoisyRows,
     AlignmentFigure,
     NoiseFigure,
     CapacityFigure,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -10,13 +12,14 @@ from torch import Tensor
 
 from steelyard.errors import SteelyardError
 from steelyard.functional import mirror_descent
+from steelyard.methods._turns import put, under
 from steelyard.methods.base import Job, Method, Search
 from steelyard.methods.tawt import evidence
 from steelyard.methods.tawt.heads import fit_head
 from steelyard.methods.tawt.layout import Layout, goal_of, known_tasks
 from steelyard.methods.tawt.options import TAWTOptions
-from steelyard.methods.tawt.rows import Units, updated
-from steelyard.methods.tawt.signals import inner, length_of, signals, target_gradient
+from steelyard.methods.tawt.rows import Units, accumulated, begin, updated
+from steelyard.methods.tawt.signals import Vector, inner, length_of, of_step, signals, target_gradient
 from steelyard.tasks import Role, Suite, carve
 
 HEAD_STEPS = 20
@@ -80,12 +83,15 @@ class TAWT(Method):
         self.state["share"] = share
         evidence.begin(self.state, len(layout.players), given)
         if self._units is not None and self._has_sources(job):
-            self.state["units"] = self._units.start(self.state["mixture"], given.device)
+            begin(self.state, self._units.start(self.state["mixture"], given.device))
         self._compose(job)
 
     def step(self, job: Job) -> None:
         """Descends; then probes and updates if it is time."""
-        self.descend(job, job.batch(), self.weights, self.row_weights() or None)
+        if self._sees_steps(job):
+            self._descend_and_observe(job)
+        else:
+            self.descend(job, job.batch(), self.weights, self.row_weights() or None)
         if not self._learns(job):
             return
         if _due(self.options.probe_every, job.step):
@@ -110,7 +116,9 @@ class TAWT(Method):
         if "units" in self.state:
             self._update_units(job)
         else:
-            if options.probe_every is None:
+            if self._sees_steps(job):
+                self._aim(job)
+            elif options.probe_every is None:
                 self._observe(job)
             floor = options.floor / len(self.state["mixture"])
             newest = evidence.latest(self.state)
@@ -129,19 +137,44 @@ class TAWT(Method):
         """One probe of every player's signal."""
         if "units" in self.state:
             return
-        self._fit_heads(job)
         names = self._layout(job).names(job)
-        found = signals(job, self._goal, names, self.options, self.weights)
+        with self._fitted_heads(job):
+            found = signals(job, self._goal, names, self.options, self.weights)
         evidence.add(self.state, found, self.options.memory)
+
+    def _descend_and_observe(self, job: Job) -> None:
+        """A step, and what the gradients that it is made of say; it costs little more than the step."""
+        if job.step == 0:
+            self._aim(job)
+        _, taken = job.dissect(job.batch(), self.weights, self.options.scope)
+        direction = under(self.state, "direction.")
+        if not direction:
+            goal = torch.tensor([self._goal.get(name, 0.0) for name in job.tasks])
+            direction = taken.combine(goal.to(self.weights))
+        found = of_step(job, taken, direction, self._layout(job).names(job), self.options)
+        evidence.add(self.state, found, self.options.memory)
+
+    def _aim(self, job: Job) -> None:
+        """The target's gradient, for the steps until the next update, where the steps themselves do not have it."""
+        if self.options.role == "train" and all(name in job.tasks for name in self._goal):
+            return
+        put(self.state, "direction.", self._direction(job))
+
+    def _direction(self, job: Job) -> Vector:
+        """∇_φ of the targets' losses on rows drawn for it."""
+        with self._fitted_heads(job):
+            rows = {name: job.draw(Role(self.options.role), self.options.probe_size, (name,)) for name in self._goal}
+            return target_gradient(job, rows, self._goal, self.options.scope)
 
     def _update_units(self, job: Job) -> None:
         """Row by row or group by group; a source's weight is the sum of its rows'."""
         if self._units is None:
             return
-        self._fit_heads(job)
-        rows = {name: job.draw(Role(self.options.role), self.options.probe_size, (name,)) for name in self._goal}
-        direction = target_gradient(job, rows, self._goal, self.options.scope)
-        self.state["units"] = updated(job, self.state["units"], self._units, direction, self.options)
+        direction, options = self._direction(job), self.options
+        if options.evidence == "latest":
+            self.state["units"] = updated(job, self.state["units"], self._units, direction, options)
+        else:
+            self.state["units"] = accumulated(job, self.state, self._units, direction, options)
         self.state["mixture"] = self._units.mixture(self.state["units"])
 
     def _learn_share(self, job: Job) -> None:
@@ -167,13 +200,20 @@ class TAWT(Method):
         )
         self.state["share"] = both[0]
 
-    def _fit_heads(self, job: Job) -> None:
-        """Step 2: the target's head follows φ where it is not trained with it."""
+    @contextmanager
+    def _fitted_heads(self, job: Job) -> Iterator[None]:
+        """Step 2: the target's head follows φ where it is not trained with it; else for the length of a probe."""
+        before = {}
         for name in self._goal:
             trained = name in job.tasks
             steps = self.options.head_steps if self.options.head_steps is not None else 0 if trained else HEAD_STEPS
+            if steps and trained:
+                before[name] = copy.deepcopy(job.model.head(name).state_dict())
             if steps:
                 fit_head(job, name, steps, self.options.head_rate)
+        yield
+        for name, head in before.items():
+            job.model.head(name).load_state_dict(head)
 
     def _compose(self, job: Job) -> None:
         self.weights = self._layout(job).compose(self.state["mixture"], self.state["share"])
@@ -183,6 +223,11 @@ class TAWT(Method):
 
     def _has_sources(self, job: Job) -> bool:
         return any(name not in self._goal for name in job.tasks)
+
+    def _sees_steps(self, job: Job) -> bool:
+        """Whether every step is looked at: not where it holds one task alone, or its gradients are combined."""
+        whole = job.tasks_per_step == len(job.tasks) and self.combination is None
+        return self.options.observe == "step" and whole and self._learns(job)
 
     def _learns(self, job: Job) -> bool:
         """Whether there is anything to learn: not with given weights, and not without a source."""

@@ -18,8 +18,14 @@ PUBLISHED_EXAMPLES: dict[str, Any] = {"signal": "dot", "c": 5.0, "share": "const
 class TAWTOptions(base.Options):
     """Options of `TAWT`."""
 
-    signal: Literal["cosine", "dot", "hypergradient"] = Field(
-        default="cosine", description="how a source's gradient is held against the target's"
+    signal: Literal["cosine", "dot", "preconditioned", "hypergradient"] = Field(
+        default="cosine",
+        description="how a source's gradient is held against the target's; preconditioned: the cosine in the metric "
+        "of the optimiser (Adam, AdamW, SGD)",
+    )
+    observe: Literal["probe", "step"] = Field(
+        default="probe",
+        description="look at rows drawn for it, or at the gradients that every training step is made of",
     )
     evidence: Literal["accumulated", "latest"] = Field(
         default="accumulated", description="all probes so far with their standard error, or the newest alone (paper)"
@@ -87,6 +93,11 @@ class TAWTOptions(base.Options):
         if self.level != "task" and self.share == "paper":
             raise ValueError(
                 "share = 'paper' has one weight per task; with level = 'group' or 'example' choose another"
+            )
+        if self.observe == "step" and (self.level != "task" or self.share == "paper" or self.signal == "hypergradient"):
+            raise ValueError(
+                "observe = 'step' sees the sources' gradients in the steps: level is 'task', share not 'paper', and "
+                "signal not 'hypergradient'"
             )
         if self.groups is not None and self.level != "group":
             raise ValueError("groups are for level = 'group'")

@@ -12,11 +12,15 @@ from torch import Tensor
 from steelyard.errors import SteelyardError
 from steelyard.functional import mirror_descent
 from steelyard.methods.base import Job
+from steelyard.methods.tawt import evidence
 from steelyard.methods.tawt.options import TAWTOptions
 from steelyard.tasks import Kind, Role, Suite, labelled
 
 CHUNK = 256
 """Rows of each source in one forward."""
+
+FAR = 2.0
+"""Standard deviations between rows that one look at a row counts for at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +85,46 @@ def _numbered(suite: Suite, name: str, options: TAWTOptions) -> Tensor:
 
 
 def updated(job: Job, weights: Tensor, units: Units, direction: Mapping[str, Tensor], options: TAWTOptions) -> Tensor:
-    """Eq. 2.8 with a weight per unit: ω_u ← ω_u·exp(η·c·z_u), renormalised; ``[U]``.
+    """Eq. 2.8 with a weight per unit: ω_u ← ω_u·exp(η·c·z_u), renormalised; ``[U]``."""
+    found, slopes = looked_at(job, weights, units, direction, options)
+    gradient = torch.zeros_like(weights, dtype=torch.float64)
+    gradient[found] = -options.c * slopes
+    return mirror_descent(weights, gradient.to(weights), options.eta, options.floor / len(weights))
+
+
+def begin(state: evidence.State, weights: Tensor) -> None:
+    """No slopes yet."""
+    state["units"], state["units_prior"] = weights, weights.clone()
+    state["units_total"] = state["units_seen"] = torch.zeros_like(weights)
+
+
+def accumulated(
+    job: Job, state: evidence.State, units: Units, direction: Mapping[str, Tensor], options: TAWTOptions
+) -> Tensor:
+    """ω_u ∝ exp(strength·c·z̄_u), z̄_u being the mean of all that was seen of a unit; ``[U]``.
+
+    One look at a row is mostly noise, and a step from the last weights adds the noise of all looks up; their mean
+    sheds it. No single look counts for more than `FAR`.
+    """
+    found, slopes = looked_at(job, state["units"], units, direction, options)
+    if options.signal != "dot":
+        slopes = slopes.clamp(-FAR, FAR)
+    state["units_total"], state["units_seen"] = (options.memory * state[k] for k in ("units_total", "units_seen"))
+    state["units_total"][found] += slopes.to(state["units_total"])
+    state["units_seen"][found] += 1
+    mean = state["units_total"] / state["units_seen"].clamp(min=1)
+    floor = options.floor / len(mean)
+    return mirror_descent(state["units_prior"], -options.c * mean, options.strength, floor)
+
+
+def looked_at(
+    job: Job, weights: Tensor, units: Units, direction: Mapping[str, Tensor], options: TAWTOptions
+) -> tuple[Tensor, Tensor]:
+    """One look at a random part of the rows (``fresh``): which units it saw, ``[U]``, and their z_u.
 
     z_u is the mean slope ⟨∇L_0, ∇ℓ_i⟩ of the unit's rows, all from row slopes: no gradient of a single row is ever
-    formed. With ``dot`` it is that number (less the mean of those probed), else it is divided by their standard
-    deviation, so that losses on another scale give the same weights. A random part of the rows (``fresh``) is
-    probed at a time; the others keep their weights relative to the mean.
+    formed. With ``dot`` it is that number (less the mean of those seen), else it is divided by their standard
+    deviation, so that losses on another scale give the same weights.
     """
     total = torch.zeros_like(weights, dtype=torch.float64)
     seen = torch.zeros_like(total)
@@ -98,9 +136,7 @@ def updated(job: Job, weights: Tensor, units: Units, direction: Mapping[str, Ten
     if options.signal != "dot":
         spread = slopes.square().mean().sqrt()
         slopes = torch.where(spread > 0, slopes / spread, 0.0)
-    gradient = torch.zeros_like(total)
-    gradient[found] = -options.c * slopes
-    return mirror_descent(weights, gradient.to(weights), options.eta, options.floor / len(weights))
+    return found, slopes
 
 
 def _look(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from steelyard import gradients
-from steelyard.methods.base import Job
+from steelyard.methods.base import Job, Probe
 from steelyard.methods.tawt.options import TAWTOptions
 from steelyard.tasks import Batch, Part, Role
 
@@ -37,17 +37,44 @@ def signals(job: Job, goal: Mapping[str, float], names: tuple[str, ...], options
     batches += [(second[name], (name,)) for name in names if name in goal]
     for batch, tasks in batches:
         with job.probe(batch, options.scope, tasks) as probe:
-            slopes = compared(probe.slopes(direction), probe.norms(), direction, options.signal == "cosine")
-        found[[names.index(name) for name in tasks]] = slopes.to(found)
+            agreed = agreement(job, probe, direction, options)
+        found[[names.index(name) for name in tasks]] = agreed.to(found)
     return -options.c * found
 
 
-def compared(slopes: Tensor, norms: Tensor, direction: Vector, cosine: bool) -> Tensor:
-    """⟨∇L_t, v⟩, or the cosines: 0 where a gradient is."""
-    if not cosine:
-        return slopes
-    length = norms.double() * length_of(direction)
+def of_step(
+    job: Job, taken: gradients.TaskGradients, direction: Vector, names: tuple[str, ...], options: TAWTOptions
+) -> Tensor:
+    """The same from the gradients that a training step was made of, ``[len(names)]``."""
+    found = agreement(job, taken, direction, options)
+    return -options.c * found[[job.tasks.index(name) for name in names]].double()
+
+
+def agreement(job: Job, taken: Probe | gradients.TaskGradients, direction: Vector, options: TAWTOptions) -> Tensor:
+    """How far each task's gradient goes along v, ``[T]``: ⟨∇L_t, v⟩, or the cosine; 0 where a gradient is."""
+    if options.signal in ("dot", "hypergradient"):
+        return taken.slopes(direction)
+    if options.signal == "cosine":
+        slopes, lengths, reach = taken.slopes(direction), taken.norms().double(), length_of(direction)
+    else:
+        every = taken if isinstance(taken, gradients.TaskGradients) else taken.task_gradients()
+        slopes, lengths, reach = in_metric(job, every, direction)
+    length = lengths * reach
     return torch.where(length > 0, slopes.double() / length, 0.0).clamp(-1, 1)
+
+
+def in_metric(job: Job, taken: gradients.TaskGradients, direction: Vector) -> tuple[Tensor, Tensor, float]:
+    """⟨g_t, P v⟩, ‖g_t‖_P and ‖v‖_P, P being the optimiser's: what a step along g_t does to the target's loss."""
+    slopes = squares = torch.zeros((), dtype=torch.float64)
+    reach = 0.0
+    for name, vector in direction.items():
+        metric = torch.as_tensor(job.metric(name)).to(vector).double()
+        own = taken[name].flatten(1).double()
+        moved = (metric * vector).flatten().double()
+        slopes = slopes + own @ moved
+        squares = squares + own.square() @ (metric.expand_as(vector).flatten())
+        reach += float(moved @ vector.flatten().double())
+    return slopes, squares.sqrt(), math.sqrt(reach)
 
 
 def target_batches(

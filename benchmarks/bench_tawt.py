@@ -1,0 +1,109 @@
+"""What TAWT's epoch costs: against uniform training on the same rows, in five ways of looking at the sources.
+
+A TextCNN on random texts of 20 to 60 words, and a multilayer perceptron on numbers. Prints ratios of processor time
+per epoch, probes and updates included, measured in one interleaved run (minimum and median over epochs).
+
+    python benchmarks/bench_tawt.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import steelyard
+from steelyard import Ragged, Rows, SharedModel, Suite, Task, encoders
+from steelyard.methods import Job, Method, get
+
+WORDS = 5_000
+WAYS: dict[str, dict[str, Any]] = {
+    "a probe per epoch": {},
+    "a probe per epoch, hypergradient": {"signal": "hypergradient"},
+    "every step": {"observe": "step"},
+    "weights per example": {"level": "example"},
+    "weights per group": {"level": "group"},
+}
+
+
+def suite(tasks: int, rows: int, text: bool) -> Suite:
+    """Random rows for some tasks."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> Rows:
+        labels = torch.randint(0, 2, (rows,), generator=generator)
+        if not text:
+            return Rows(torch.randn(rows, 200, generator=generator), labels)
+        lengths = torch.randint(20, 61, (rows,), generator=generator).tolist()
+        # Words are as unequal as they are in texts: the density of ids falls with their square root.
+        texts = [(torch.rand(n, generator=generator).square() * (WORDS - 1)).long() + 1 for n in lengths]
+        return Rows(Ragged.of(texts), labels)
+
+    made = [Task(f"t{i}", "classification", {"train": draw()}, outputs=2) for i in range(tasks)]
+    return Suite(made, "t0", vocabulary=WORDS if text else None)
+
+
+class Stopped(Exception):  # noqa: N818
+    """The job is there."""
+
+
+def epochs(data: Suite, encoder: str, options: dict[str, Any], method: Method, batch: int) -> Iterator[float]:
+    """Processor seconds of each epoch of a run, one at a time."""
+    torch.manual_seed(0)
+    model = SharedModel(encoders.build(encoder, data.spec, **options), data)
+    jobs: list[Job] = []
+    make = method.step
+
+    def grab(job: Job) -> None:
+        jobs.append(job)
+        raise Stopped
+
+    method.step = grab  # type: ignore[method-assign]
+    with contextlib.suppress(Stopped):
+        steelyard.fit(data, model, method, batch_size=batch, epochs=1000, progress=False, device="cpu")
+    (job,) = jobs
+    while True:
+        start = time.process_time()
+        for _ in range(job.steps_per_epoch):
+            make(job)
+            job.step += 1
+        method.after_epoch(job)
+        yield time.process_time() - start
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=6, help="epochs of each kind")
+    parser.add_argument("--batch", type=int, default=32, help="rows of each task in a step")
+    parser.add_argument("--rows", type=int, default=2000, help="training rows of each task")
+    parser.add_argument("--tasks", type=int, default=4)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{arguments.tasks} tasks of {arguments.rows} rows")
+    print(f"{'encoder':<8} {'':<34} {'s per epoch':>11} {'min ratio':>10} {'median ratio':>13}")
+    for encoder, options in (("textcnn", {"size": 50, "channels": 32}), ("mlp", {"hidden": [256, 256]})):
+        data = suite(arguments.tasks, arguments.rows, encoder == "textcnn")
+        runs = {"uniform": epochs(data, encoder, options, get("uniform")(), arguments.batch)}
+        runs |= {
+            name: epochs(data, encoder, options, get("tawt")(**way), arguments.batch) for name, way in WAYS.items()
+        }
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for number in range(arguments.epochs + 1):
+            for name, run in runs.items():
+                spent = next(run)
+                if number:
+                    times[name].append(spent)
+        for name, own in times.items():
+            least = min(own) / min(times["uniform"])
+            median = statistics.median(a / b for a, b in zip(own, times["uniform"], strict=True))
+            print(f"{encoder:<8} {name:<34} {min(own):>11.2f} {least:>10.2f} {median:>13.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
