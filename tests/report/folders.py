@@ -61,6 +61,7 @@ def write_study(folder: Path) -> Path:
     (folder / "study.json").write_text(
         json.dumps({"study": f"mine {SCRIPT}", "size": "small", "settings": {"seeds": 3}})
     )
+    (folder / "numbers.csv").write_text("method,mean\na,0.7123456789\n")
     (folder / "table1.csv").write_text("method,mean,against\na,0.71,\n<b>b</b>,0.72,+0.01 ± 0.02\n")
     (folder / "curve.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><script>alert(3)</script></svg>')
     said = {

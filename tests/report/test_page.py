@@ -129,7 +129,9 @@ def test_side_by_side(full_run, plain_run, tmp_path):
 
 
 def test_a_study(study, tmp_path):
-    plain = "".join(Elements(page_of(study, out=tmp_path / "p.html")).texts)
+    page = page_of(study, out=tmp_path / "p.html")
+    assert page.index(">Accuracy<") < page.index("<details><summary>numbers</summary>") < page.index("0.7123456789")
+    plain = "".join(Elements(page).texts)
     for part in (f"mine {SCRIPT}", "It helps.", "Accuracy", "Over three seeds.", "<b>b</b>", "fewer seeds", "6 cells",
                  f"broke {SCRIPT}"):  # fmt: skip
         assert part in plain

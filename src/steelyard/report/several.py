@@ -130,10 +130,12 @@ def _study(study: StudyRecord, several: bool) -> list[str]:
     before = f"{study.name}: " if several else ""
     titles: Mapping[str, str] = study.findings.get("titles", {})
     noted: Mapping[str, str] = study.findings.get("notes", {})
-    tables = [
-        Table(titles.get(name, name), rows[0], rows[1:], noted.get(name, ""))
+    tables = {
+        name: Table(titles.get(name, name), rows[0], rows[1:], noted.get(name, ""))
         for name, rows in study.tables.items() if rows
-    ]  # fmt: skip
+    }  # fmt: skip
+    to_read = [table for name, table in tables.items() if name.startswith("table")]
+    raw = [_folded(table) for name, table in tables.items() if not name.startswith("table")]
     pictures = [
         f"<figure><figcaption>{text(title)}</figcaption>{picture(svg, title)}</figure>"
         for title, svg in ((titles.get(name, name), svg) for name, svg in study.figures.items())
@@ -143,12 +145,12 @@ def _study(study: StudyRecord, several: bool) -> list[str]:
     differs = study.findings.get("differs", "")
     failed = "".join(f"<li>{text(k)}: {text(v)}</li>" for k, v in study.findings.get("failed", {}).items())
     return [
-        section(f"{before}Tables", *tables, name=_place(before, "tables")),
+        section(f"{before}Tables", *to_read, name=_place(before, "tables")),
         section(f"{before}Figures", shown, side_by_side(*drawn), name=_place(before, "figures")),
         section(f"{before}What differs from the paper", f"<p>{text(differs)}</p>" if differs else "",
                 name=_place(before, "differs")),
         section(f"{before}Failed", f"<ul>{failed}</ul>" if failed else "", name=_place(before, "failed")),
-        section(f"{before}Every number", _cells(study), _settings(study), name=_place(before, "numbers")),
+        section(f"{before}Every number", *raw, _cells(study), _settings(study), name=_place(before, "numbers")),
     ]  # fmt: skip
 
 
@@ -167,6 +169,11 @@ def _cells(study: StudyRecord) -> str:
     ]
     table = Table("Cells", [*keys, *values], rows)
     return f"<details><summary>{len(rows):,} cells</summary>{table}</details>"
+
+
+def _folded(table: Table) -> str:
+    """A table of raw numbers behind its heading."""
+    return f"<details><summary>{text(table.title)}</summary>{table}</details>"
 
 
 def _plain(value: Any) -> object:
