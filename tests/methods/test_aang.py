@@ -84,6 +84,23 @@ def test_meta_gradients_are_the_exact_ones_of_every_objective(still, options):
     inside(still, check, options=options)
 
 
+def test_no_parameter_takes_a_backward_per_objective(still):
+    """Tied embeddings, positions and all else have a rule: the price does not grow with the objectives."""
+
+    def check(method, job):
+        chosen = method._every()
+        batch = method._batch(job, chosen)
+        body = job.model.scope("shared", trainable=True)
+        rows = torch.zeros(len(batch), dtype=torch.long)
+        for member in batch.parts[0].members:
+            rows[member.rows] = job.tasks.index(member.task)
+        with gradients.record(job.model, rows, body) as tape:
+            losses = job.losses(batch)
+        assert tape.exact_names(losses) == []
+
+    inside(still, check)
+
+
 @pytest.mark.parametrize("options", [{}, {"sample": 4}])
 def test_the_step_is_the_weighted_step(still, options):
     """The parameters move as by a plain backward of λ_e L_E + λ_a Σ w_k L_k."""
@@ -389,6 +406,13 @@ def test_from_a_csv_file_on_a_hugging_face_folder(tmp_path, steelyard):
     status, out, err = steelyard("predict", tmp_path / "run", tmp_path / "dev.csv")
     assert status == 0, err
     assert "predicted_topic" in out
+
+
+def test_the_command_prints_the_space(steelyard):
+    status, out, _ = steelyard("methods", "aang")
+    assert status == 0
+    assert "24 objectives" in out
+    assert "random-factorised" in out
 
 
 def test_what_cannot_be_is_said_in_one_line(bert, tmp_path):

@@ -42,6 +42,8 @@ def _print_method(name: str, method: type[Method]) -> None:
     rows = [[key, str(field.default), field.description or ""] for key, field in fields]
     if rows:
         print_table("options", ["name", "default", "means"], rows)
+    if method.details():
+        say("\n" + method.details())
 
 
 def _described(name: str, method: type[Method]) -> dict[str, Any]:

@@ -297,6 +297,11 @@ class Method(ABC):
         self.options = _parsed(type(self), options)
         self.state: dict[str, Tensor] = {}
 
+    @classmethod
+    def details(cls) -> str:
+        """What ``steelyard methods NAME`` says below the options: by default nothing."""
+        return ""
+
     @property
     def weights(self) -> Tensor:
         """The weights ``[T]`` that the next step uses."""

@@ -18,7 +18,7 @@ from steelyard.methods.aang.trace import table
 from steelyard.methods.base import Job, Method
 from steelyard.methods.tawt.heads import head_inputs
 from steelyard.model import SharedModel
-from steelyard.objectives import Maker, Space, merged
+from steelyard.objectives import Data, Maker, Space, merged
 from steelyard.tasks import Batch, Role, Suite
 
 MEMORY = 0.9
@@ -246,6 +246,12 @@ class AANG(Tartan):
     Options = AANGOptions
 
     options: AANGOptions
+
+    @classmethod
+    def details(cls) -> str:
+        """The space for text, numbers and images."""
+        kinds: tuple[Data, ...] = ("text", "numbers", "images")
+        return "\n\n".join(f"the space for {kind}\n\n{Space(kind)}" for kind in kinds)
 
     def _chosen(self, job: Job) -> Tensor:
         n, space = self.options.sample, self.space
