@@ -200,7 +200,9 @@ class Tartan(Method):
     def _move(self, chosen: Tensor, among: Tensor, answers: Tensor) -> None:
         """Line 5, for the objectives' logits."""
         gradient = among * (answers - among @ answers) if self.options.jacobian else answers
-        self.state["logits.all"] = self.state["logits.all"].index_add(0, chosen, gradient, alpha=-self.options.rate)
+        self.state["logits.all"] = self.state["logits.all"].index_add(
+            0, chosen.to(gradient.device), gradient, alpha=-self.options.rate
+        )
 
     def _ends(self) -> Tensor:
         """(λ_e, λ_a)."""
@@ -270,7 +272,7 @@ class AANG(Tartan):
         return factored_weights([self.state[key] for key in self._keys()], self.space.points[chosen])
 
     def _move(self, chosen: Tensor, among: Tensor, answers: Tensor) -> None:
-        points, shape = self.space.points[chosen], self.space.shape
+        points, shape = self.space.points[chosen].to(answers.device), self.space.shape
         if self.options.jacobian:
             gradients = factored_gradient(among, answers, points, shape)
         else:
