@@ -16,8 +16,8 @@ from steelyard.methods import get
 from steelyard.methods.aang import AANG, Tartan
 from steelyard.methods.aang.module import dev_head, meta_direction
 from steelyard.tasks import IGNORE, Role, Rows, Suite, Task
-from steelyard.testing.promises import _StopAt
 from steelyard.training.loop import Interrupted
+from steelyard.training.progress import Silent
 
 QUICK = {"epochs": 1, "batch_size": 8, "device": "cpu", "progress": False, "learning_rate": 1e-3}
 
@@ -348,10 +348,23 @@ def test_released_form_is_the_cosine(still):
     inside(still, check, options={"as_released": True})
 
 
+class StopAt(Silent):
+    """Stops the run at a step, as Ctrl-C would."""
+
+    def __init__(self, step):
+        self._left = step
+
+    def step(self, done, losses, weights):
+        del done, losses, weights
+        self._left -= 1
+        if self._left < 0:
+            raise Interrupted
+
+
 def stopped(folder, out, stop):
     with contextlib.suppress(Interrupted):
         train(
-            folder, AANG(sample=7, every=2, head_every=2), epochs=2, out=out, progress=_StopAt(stop),
+            folder, AANG(sample=7, every=2, head_every=2), epochs=2, out=out, progress=StopAt(stop),
             log_every=1, checkpoint_seconds=0,
         )  # fmt: skip
 
