@@ -25,7 +25,7 @@ FIGURES = {
     "alignment": ["linear-few-RQD", "linear-few-RDQ"],
     "transfer-cosine": ["figure7", "figure8a", "figure8b"],
     "capacity": ["mlp"],
-    "svd-noise": [],
+    "svd-noise": ["pairs"],
 }
 
 
