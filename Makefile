@@ -8,7 +8,7 @@ HOUSE  := ../shared/tools/house
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check house pytest browser nightly bench suites docs clean
+.PHONY: demo test check house pytest browser nightly bench soak fuzz suites docs clean
 
 demo: $(VENV)/.user
 	$(BIN)/steelyard demo
@@ -42,6 +42,14 @@ nightly: $(VENV)/.developer
 
 bench: $(VENV)/.developer
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Long tests: a thousand random kills, several processes in fours, a hundred thousand odd inputs for every reader.
+soak: $(VENV)/.developer
+	$(BIN)/python tests/soak/kills.py --kills 1000
+	STEELYARD_PROCESSES=4 $(BIN)/pytest tests/training/test_several.py
+
+fuzz: $(VENV)/.developer
+	@for target in csv jsonl conll config checkpoint; do $(BIN)/python tests/soak/fuzz.py $$target --inputs 100000 || exit 1; done
 
 suites: $(VENV)/.developer
 	$(BIN)/steelyard suites check

@@ -87,6 +87,28 @@ def test_any_two_files_are_refused_in_a_line(tmp_path_factory, first, second):
         checkpoint.load(path)
 
 
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(tmp_path):
+    path = tmp_path / "state"
+    for number in range(2):
+        checkpoint.save(path, {"number": number})
+    for number in range(2, 5):
+        path.write_bytes(path.read_bytes()[:-1])
+        assert checkpoint.load(path)[0] == {"number": 0}
+        checkpoint.save(path, {"number": number})
+        assert checkpoint.load(path)[0] == {"number": number}
+
+
+def test_killed_before_its_configuration_was_written_a_run_finds_its_folder(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".config.toml.123").write_text("[sui")
+    assert go_on(out).summary["steps"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(SteelyardError, match="not empty"):
+        go_on(tmp_path / "other")
+
+
 def interrupted(out):
     with pytest.raises(KeyboardInterrupt):
         testing.train(methods.get("tawt"), out=out, progress=testing.StopAt(6), log_every=1, checkpoint_seconds=0)

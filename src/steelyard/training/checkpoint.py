@@ -91,7 +91,10 @@ def load(path: Path) -> tuple[dict[str, Any], str]:
     found: list[str] = []
     for each in (path, before(path)):
         try:
-            return _read(each), "; ".join(found)
+            state = _read(each)
+            if found:
+                path.unlink(missing_ok=True)  # else the next checkpoint would put it in the place of the whole one
+            return state, "; ".join(found)
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, SafetensorError) as error:

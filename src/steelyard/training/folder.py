@@ -94,6 +94,11 @@ class Log:
         file.seek(0, io.SEEK_END)
 
 
+def _is_left(name: str) -> bool:
+    """Whether a file is what a run that was killed before it wrote its configuration leaves."""
+    return name == _LOCK or name.startswith(".config.toml.")
+
+
 def _guarded(action: Any, folder: RunFolder | None) -> None:
     try:
         action()
@@ -150,7 +155,7 @@ class RunFolder:
     def _must_be_ours(self, config: dict[str, Any]) -> None:
         existing = self.path / "config.toml"
         if not existing.exists():
-            if self.path.is_dir() and any(each.name != _LOCK for each in self.path.iterdir()):
+            if self.path.is_dir() and any(not _is_left(each.name) for each in self.path.iterdir()):
                 raise SteelyardError(f"{self.path} is not empty and is not a run folder; choose another folder (--out)")
             return
         try:
