@@ -326,6 +326,8 @@ class Loop:
         job.loss_steps.copy_(state["loss_steps"])
         job.last_weights = state["last_weights"].to(job.device)
         method.load_state_dict({name: value.to(job.device) for name, value in state["method"].items()})
+        if len(method.weights) != len(job.tasks):
+            raise ValueError(f"{len(method.weights)} weights for {len(job.tasks)} tasks")
         self._best = state["best"]
 
     @property
