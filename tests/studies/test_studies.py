@@ -34,6 +34,29 @@ def test_study_runs_and_goes_on(tmp_path, steelyard):
     assert json.loads(printed)["tables"][0]["rows"][0][0] == "single"
 
 
+def test_cells_that_fail_are_named_and_the_table_is_still_made(tmp_path, steelyard, monkeypatch):
+    monkeypatch.setattr(studies.get("controls"), "settings", {"small": {"seeds": 2, "epochs": 1}})
+    measure = studies.get("controls").measure
+
+    def breaks(settings, **key):
+        if key == {"method": "ramp", "seed": 1}:
+            raise RuntimeError("no such luck")
+        return measure(settings, **key)
+
+    monkeypatch.setattr(studies.get("controls"), "measure", staticmethod(breaks))
+    out = tmp_path / "study"
+    status, printed, err = steelyard("study", "controls", "--small", "--jobs", 1, "--out", out)
+    assert status == 2
+    assert "failed: method ramp, seed 1: RuntimeError: no such luck" in printed
+    assert f"1 cell failed: method ramp, seed 1; the same command with --out {out} tries again" in err
+    assert "ramp" in (out / "table1.csv").read_text()
+    status, printed, _ = steelyard("study", "controls", "--small", "--jobs", 1, "--out", out, "--json")
+    assert status == 2
+    assert list(json.loads(printed)["failed"]) == ["method ramp, seed 1"]
+    monkeypatch.setattr(studies.get("controls"), "measure", staticmethod(measure))
+    assert steelyard("study", "controls", "--small", "--jobs", 1, "--out", out)[0] == 0
+
+
 def test_the_time_it_will_take_is_said_before_it_starts(tmp_path, steelyard, monkeypatch):
     kind = studies.get("controls")
     assert studies.minutes(kind(), tmp_path, size="full", jobs=2) == kind.minutes["full"]

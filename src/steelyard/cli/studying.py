@@ -11,13 +11,15 @@ from steelyard import report, studies
 from steelyard.cli.printing import print_json, print_table, say
 from steelyard.cli.runs import dated
 from steelyard.cli.stopping import resumable
-from steelyard.studies import Size
+from steelyard.data.table import listed
+from steelyard.errors import SteelyardError
+from steelyard.studies import Findings, Size
 
 
 def study(
     name: str, small: bool, seeds: int | None, jobs: int | None, backend: str, out: Path | None, as_json: bool
 ) -> None:
-    """Runs a study, or goes on with one, and prints its tables."""
+    """Runs a study, or goes on with one, and prints its tables; cells that failed are an error when all is said."""
     chosen = studies.get(name)()
     size: Size = "small" if small else "full"
     folder = out or dated(f"study-{name}")
@@ -38,7 +40,17 @@ def study(
         tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "note": t.note} for t in findings.tables]
         found = {"study": str(folder), "answer": findings.answer, "tables": tables, "differs": findings.differs}
         print_json(found | {"failed": failed})
-        return
+    else:
+        _print(findings, failed, folder)
+    if failed:
+        count = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"
+        raise SteelyardError(
+            f"{count} failed: {listed(list(failed), 5)}; the same command with --out {folder} tries again"
+        )
+
+
+def _print(findings: Findings, failed: dict[str, str], folder: Path) -> None:
+    """The tables and what they say, then which cells failed and why."""
     for table in findings.tables:
         print_table(table.title, table.columns, table.rows, table.columns[1:])
         if table.note:

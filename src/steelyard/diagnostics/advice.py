@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,7 @@ from steelyard.methods import get
 from steelyard.tasks import Suite, Task
 from steelyard.training import Paradigm, Training, fit
 from steelyard.training.batching import Batcher
+from steelyard.training.memory import peak_mb
 from steelyard.training.run import resolve, seeded, shared_model
 
 ROWS = 1_000
@@ -239,8 +239,7 @@ def _cost(
     step = max(0.0, longer - base) / TIMED
     epoch = max(0.0, (again - base) / 2 - step)
     seconds = base + training.epochs * (steps * step + epoch)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return steps * training.epochs, seconds, peak
+    return steps * training.epochs, seconds, peak_mb()
 
 
 def _in_common(target: Task, source: Task) -> float:

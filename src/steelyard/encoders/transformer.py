@@ -1,6 +1,7 @@
 """Encoders from Hugging Face `transformers`, by name or from a folder."""
 
 import inspect
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -118,7 +119,7 @@ class Transformer(nn.Module):
         """What its own tokenizer says of its ids."""
         transformers = _library(self.name)
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(self.name, use_fast=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(self.name, use_fast=True, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise SteelyardError(
                 f"encoder {self.name} has no tokenizer that can be loaded; put the tokenizer's files beside the model's"
@@ -144,12 +145,14 @@ def _counts_from_padding(model: nn.Module) -> bool:
 def _load(name: str, pretrained: bool) -> nn.Module:
     transformers = _library(name)
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         if pretrained:
-            model, found = transformers.AutoModel.from_pretrained(name, output_loading_info=True)
+            model, found = transformers.AutoModel.from_pretrained(
+                name, output_loading_info=True, trust_remote_code=False
+            )
         else:
-            model = transformers.AutoModel.from_config(config)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            model = transformers.AutoModel.from_config(config, trust_remote_code=False)
+    except (OSError, ValueError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise SteelyardError(_why(name, error)) from error
     lacking = sorted(key for key in found["missing_keys"] if "pooler" not in key) if pretrained else []
     if lacking:
@@ -180,6 +183,10 @@ def _library(name: str) -> ModuleType:
 
 def _why(name: str, error: Exception) -> str:
     reason = str(error).strip().partition("\n")[0]
+    if isinstance(error, pickle.UnpicklingError):
+        return f"encoder {name}: its weights are a pickle that asks for code to be run; take them as safetensors"
+    if "trust_remote_code" in str(error):
+        return f"encoder {name} is Python code of its own, which is never run; take a model that transformers knows"
     if Path(name).is_dir():
         return f"the folder {name} does not hold a Hugging Face model that can be read ({reason})"
     return (

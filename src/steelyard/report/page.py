@@ -145,6 +145,7 @@ def facts(run: RunRecord) -> Table:
         ["steps", summary["steps"]],
         ["best epoch", summary["best_epoch"] or "the last: there were no dev rows"],
         ["seconds", summary["seconds"]],
+        *([["peak memory, MB", summary["peak_memory_mb"]]] if "peak_memory_mb" in summary else []),
         ["seed", summary["seed"]],
         *([name, version] for name, version in summary["versions"].items()),
     ]

@@ -12,6 +12,7 @@ from typing import Any
 
 from steelyard.errors import SteelyardError
 from steelyard.training import Run
+from steelyard.training.folder import refuse_links
 
 Trace = dict[str, list[tuple[int, float]]]
 """``(step, value)`` pairs by name."""
@@ -96,6 +97,7 @@ def read(path: Path) -> RunRecord:
     """Reads a run folder."""
     if not (path / "summary.json").exists():
         raise SteelyardError(f"{path} is not a finished run's folder: it has no summary.json")
+    refuse_links(path)
     with (path / "weights.csv").open(encoding="utf-8", newline="") as file:
         weights = _trace((int(row["step"]), row["task"], float(row["weight"])) for row in csv.DictReader(file))
     config = path / "config.toml"
@@ -123,6 +125,7 @@ def read_any(path: Path) -> RunRecord | StudyRecord:
     if not (path / "cells.jsonl").exists():
         state = "its run has not finished; run the same command again" if (path / "checkpoint").exists() else ""
         raise SteelyardError(f"{path} has nothing to report: {state or 'it is neither a run nor a study'}")
+    refuse_links(path)
     tables = _tables(path)
     figures = {each.stem: each.read_text(encoding="utf-8") for each in sorted(path.glob("*.svg"))}
     about, findings = _json(path / "study.json", {}), _json(path / "findings.json", {})

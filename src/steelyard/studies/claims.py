@@ -9,7 +9,7 @@ from typing import Any
 
 from steelyard.errors import SteelyardError
 from steelyard.training import checkpoint
-from steelyard.training.folder import first_difference, plain
+from steelyard.training.folder import first_difference, plain, refuse_links
 
 ASKED = "study.json"
 
@@ -22,6 +22,7 @@ def claim(folder: Path, wanted: Mapping[str, Any], what: str) -> None:
         wanted: What makes two pieces of work the same, in plain values.
         what: What the work is called, in messages and in the report.
     """
+    refuse_links(folder)
     place = folder / ASKED
     about = {"study": what, **plain(wanted)}
     if place.exists():

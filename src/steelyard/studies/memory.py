@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import resource
-import sys
 from pathlib import Path
+
+from steelyard.training.memory import peak_mb
 
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
@@ -30,5 +30,4 @@ class Peak:
             found = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"))
             if found:
                 return round(int(found[1]) / 1024, 1)
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return round(most / (2**20 if sys.platform == "darwin" else 2**10), 1)
+        return peak_mb()

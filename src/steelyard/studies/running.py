@@ -15,6 +15,7 @@ from steelyard.studies.publishing import publish
 from steelyard.studies.results import Results
 from steelyard.studies.tables import markdown
 from steelyard.training import checkpoint
+from steelyard.training.folder import refuse_links
 from steelyard.training.run import versions
 
 
@@ -70,6 +71,7 @@ def minutes(
 
 def _claim(folder: Path, about: Mapping[str, Any]) -> None:
     """Makes the folder this study's own; the number of seeds may change, as the cells that are there stay true."""
+    refuse_links(folder)
     place = folder / "study.json"
     if place.exists():
         known = json.loads(place.read_text(encoding="utf-8"))

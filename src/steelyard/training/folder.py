@@ -153,6 +153,7 @@ class RunFolder:
             self.write(name, content)
 
     def _must_be_ours(self, config: dict[str, Any]) -> None:
+        refuse_links(self.path)
         existing = self.path / "config.toml"
         if not existing.exists():
             if self.path.is_dir() and any(not _is_left(each.name) for each in self.path.iterdir()):
@@ -217,6 +218,15 @@ class RunFolder:
         if not isinstance(found, dict):
             raise SteelyardError(f"{path}: it holds no JSON object; this is not a whole run folder")
         return found
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuses a folder whose links lead out of it: somebody else's could have us read or write any file of ours."""
+    home = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        for each in (Path(place) / name for name in (*folders, *files)):
+            if each.is_symlink() and not each.resolve().is_relative_to(home):
+                raise SteelyardError(f"{each} is a link out of its folder; put the file itself in its place")
 
 
 def plain(value: Any) -> Any:

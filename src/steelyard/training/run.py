@@ -25,8 +25,9 @@ from steelyard.methods import Method
 from steelyard.model import SharedModel
 from steelyard.tasks import Inputs, Kind, Role, Spec, Suite, Task, Units
 from steelyard.training import checkpoint, devices, processes
-from steelyard.training.folder import Log, RunFolder, digest
+from steelyard.training.folder import Log, RunFolder, digest, refuse_links
 from steelyard.training.loop import Loop
+from steelyard.training.memory import peak_mb
 from steelyard.training.progress import Display, display
 from steelyard.training.settings import Paradigm, Training
 
@@ -257,6 +258,7 @@ def _summary(loop: Loop, method: Method, training: Training) -> dict[str, Any]:
         "best_epoch": loop.at.best_epoch,
         "steps": loop.at.total,
         "seconds": round(loop.seconds, 3),
+        "peak_memory_mb": peak_mb(),
         "seed": training.seed,
         "versions": dict(versions()),
     }
@@ -331,6 +333,7 @@ def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
         encoder: The encoder, where the run was not given one by name.
     """
     run = RunFolder(folder)
+    refuse_links(run.path)
     if not run.finished:
         state = "has not finished; run the same command again" if run.started else "is not a finished run's folder"
         raise SteelyardError(f"{folder} {state}")

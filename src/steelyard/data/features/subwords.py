@@ -48,7 +48,7 @@ class Subwords(Featuriser):
 
             place = str(minilm())
         try:
-            return AutoTokenizer.from_pretrained(place, use_fast=True)
+            return AutoTokenizer.from_pretrained(place, use_fast=True, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise SteelyardError(
                 f"the tokenizer {self.tokenizer!r} could not be loaded; name a Hugging Face model that can be "
