@@ -24,7 +24,7 @@ house:
 	@if [ -x $(HOUSE) ]; then $(HOUSE); fi
 
 pytest: $(VENV)/.developer
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4
 
 # What the check of the report in a browser needs, if it can be had; without it that test says why it is skipped.
 browser:
