@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class SteelyardError(ValueError):
@@ -11,6 +14,18 @@ class SteelyardError(ValueError):
 
     The command line prints it and exits with status 2; in Python it is an ordinary ``ValueError``.
     """
+
+
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """Says in a line that a file of a run's folder is not what a run writes, whatever that brings up in reading it."""
+    try:
+        yield
+    except SteelyardError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OSError, csv.Error) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise SteelyardError(f"{path}: it is not what a run writes ({what}); get the folder anew") from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

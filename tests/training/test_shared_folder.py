@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.jobs import write_job
 
 from steelyard import SteelyardError, encoders, fit, load, report, testing
+from steelyard.cli import main
 from steelyard.data.features import Subwords
 from steelyard.tasks import Spec
 
@@ -122,3 +124,25 @@ def test_an_encoders_pickled_weights_are_not_executed(tmp_path):
     with pytest.raises(SteelyardError, match="pickle that asks for code to be run"):
         encoders.build(str(tmp_path / "model"), Spec((), 12, 0))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture(scope="module")
+def predictable(tmp_path_factory):
+    place = write_job(tmp_path_factory.mktemp("job"))
+    main(["train", str(place / "job.toml"), "--out", str(place / "run"), "--set", "training.epochs=1", "--json"])
+    return place / "run"
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"a": {"b": 1}}', b"\xff\x00\xff", b"[" * 100_000])
+def test_files_that_no_run_wrote_are_refused_in_a_line(predictable, tmp_path, steelyard, content):
+    for name in ("model.json", "recipe.json", "summary.json", "model.safetensors", "metrics.jsonl", "weights.csv"):
+        folder = tmp_path / name
+        shutil.copytree(predictable, folder)
+        (folder / name).write_bytes(content)
+        for command in (("predict", folder, predictable.parent / "dev.csv"), ("report", folder)):
+            status, _, err = steelyard(*command)
+            assert (status, err.count("\n")) in ((0, 0), (2, 1)), (command, err)
+        if name in ("model.json", "recipe.json", "model.safetensors"):
+            status, _, err = steelyard("predict", folder, predictable.parent / "dev.csv")
+            assert status == 2
+            assert name in err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from steelyard.data.features import Columns, Featuriser, Pieces, Words, cached, 
 from steelyard.data.labels import JOINT, Labels
 from steelyard.data.readers import Dialect, read
 from steelyard.data.table import Table, View, listed
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, as_written
 from steelyard.tasks import Inputs, Kind, Ragged
 
 FORMAT = 1
@@ -120,7 +120,11 @@ class Recipe:
     @classmethod
     def load(cls, path: Path) -> Recipe:
         """Reads what `save` wrote."""
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with as_written(path):
+            return cls._from_json(path, json.loads(path.read_text(encoding="utf-8")))
+
+    @classmethod
+    def _from_json(cls, path: Path, content: Mapping[str, Any]) -> Recipe:
         if content.get("format") != FORMAT:
             raise SteelyardError(f"{path.name}: written by another version of Steelyard; train again")
         tasks = {

@@ -10,9 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, as_written
 from steelyard.training import Run
 from steelyard.training.folder import refuse_links
+
+_SAID = {
+    "target",
+    "metric",
+    "metrics",
+    "tasks",
+    "method",
+    "paradigm",
+    "weights",
+    "rows",
+    "steps",
+    "seconds",
+    "versions",
+}
+_MEASURED = {"phase", "epoch", "step", "tasks", "weights"}
 
 Trace = dict[str, list[tuple[int, float]]]
 """``(step, value)`` pairs by name."""
@@ -98,15 +113,23 @@ def read(path: Path) -> RunRecord:
     if not (path / "summary.json").exists():
         raise SteelyardError(f"{path} is not a finished run's folder: it has no summary.json")
     refuse_links(path)
-    with (path / "weights.csv").open(encoding="utf-8", newline="") as file:
+    with as_written(path / "weights.csv"), (path / "weights.csv").open(encoding="utf-8", newline="") as file:
         weights = _trace((int(row["step"]), row["task"], float(row["weight"])) for row in csv.DictReader(file))
+    summary = _json(path / "summary.json", {})
+    if not isinstance(summary, dict) or not summary.keys() >= _SAID:
+        raise SteelyardError(f"{path / 'summary.json'}: it is not what a run writes; get the folder anew")
+    metrics = _lines(path / "metrics.jsonl")
+    if not all(isinstance(line, dict) and line.keys() >= _MEASURED for line in metrics):
+        raise SteelyardError(f"{path / 'metrics.jsonl'}: it is not what a run writes; get the folder anew")
     config = path / "config.toml"
+    with as_written(config):
+        settings = tomllib.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
     return RunRecord(
         path,
-        _json(path / "summary.json", {}),
-        _lines(path / "metrics.jsonl"),
+        summary,
+        metrics,
         weights,
-        tomllib.loads(config.read_text(encoding="utf-8")) if config.exists() else {},
+        settings,
         _json(path / "data.json", {}),
         _json(path / "comparison.json", {}),
         _lines(path / "examples.jsonl"),
@@ -155,7 +178,7 @@ def _json(path: Path, otherwise: Any) -> Any:
         return otherwise
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SteelyardError(f"{path}: not valid JSON ({error}); it is not what the run wrote") from None
 
 
@@ -164,11 +187,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if not path.exists():
         return found
-    lines = path.read_text(encoding="utf-8").splitlines()
+    with as_written(path):
+        lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         try:
             found.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise SteelyardError(f"{path}, line {number}: not valid JSON ({error})") from None
     return found

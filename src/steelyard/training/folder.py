@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import tomli_w
 import torch
 
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, as_written
 from steelyard.tasks import Ragged, Suite
 from steelyard.training import checkpoint
 
@@ -63,6 +63,15 @@ class Log:
                 self._read(name, file)
             else:
                 file.write(header)
+
+    def read_back(self) -> None:
+        """Reads the files of a finished run, which may be one that we may not write to."""
+        if self._folder is None:
+            return
+        for name in ("metrics.jsonl", "weights.csv"):
+            path = self._folder.path / name
+            with as_written(path), path.open(encoding="utf-8", newline="") as file:
+                self._read(name, file)
 
     def positions(self) -> dict[str, int]:
         """How long each file is, once everything is on disk."""

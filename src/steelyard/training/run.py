@@ -14,18 +14,19 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from steelyard import encoders, heads, methods
 from steelyard.data import suites
-from steelyard.errors import SteelyardError, did_you_mean
+from steelyard.errors import SteelyardError, as_written, did_you_mean
 from steelyard.methods import Method
 from steelyard.model import SharedModel
 from steelyard.tasks import Inputs, Kind, Role, Spec, Suite, Task, Units
 from steelyard.training import checkpoint, devices, processes
-from steelyard.training.folder import Log, RunFolder, digest, refuse_links
+from steelyard.training.folder import ROW_WEIGHTS, Log, RunFolder, digest, refuse_links
 from steelyard.training.loop import Loop
 from steelyard.training.memory import peak_mb
 from steelyard.training.progress import Display, display
@@ -274,9 +275,10 @@ def versions() -> Mapping[str, str]:
 def _read_back(model: SharedModel, suite: Suite, folder: RunFolder) -> Run:
     load_model(model, folder.path / "model.safetensors")
     log = Log(folder)
-    log.begin({name: (folder.path / name).stat().st_size for name in ("metrics.jsonl", "weights.csv")})
-    log.close()
-    return Run(model, suite, folder.read_json("summary.json"), log, folder.path, folder.row_weights())
+    log.read_back()
+    with as_written(folder.path / ROW_WEIGHTS):
+        weights = folder.row_weights()
+    return Run(model, suite, folder.read_json("summary.json"), log, folder.path, weights)
 
 
 def model_bytes(model: nn.Module) -> bytes:
@@ -287,8 +289,11 @@ def model_bytes(model: nn.Module) -> bytes:
 
 def load_model(model: nn.Module, path: Path) -> None:
     """Reads what `model_bytes` wrote."""
-    tensors = load_tensors(path.read_bytes())
-    found = model.load_state_dict(tensors, strict=False)
+    with as_written(path):
+        try:
+            found = model.load_state_dict(load_tensors(path.read_bytes()), strict=False)
+        except SafetensorError as error:
+            raise ValueError(error) from error
     missing = set(found.missing_keys) & _first_names(model)
     if missing or found.unexpected_keys:
         wrong = sorted(missing)[:1] or found.unexpected_keys[:1]
@@ -338,6 +343,13 @@ def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
         state = "has not finished; run the same command again" if run.started else "is not a finished run's folder"
         raise SteelyardError(f"{folder} {state}")
     about = run.read_json("model.json")
+    with as_written(run.path / "model.json"):
+        model, suite = _described(about, run.path, encoder)
+    return _read_back(model, suite, run)
+
+
+def _described(about: Mapping[str, Any], folder: Path, encoder: nn.Module | None) -> tuple[SharedModel, Suite]:
+    """The model that `description` has described, with parameters still to be read."""
     if encoder is None:
         if about["encoder"] is None:
             raise SteelyardError(f"{folder}: its encoder has no name; give it: load(folder, encoder=…)")
@@ -351,7 +363,7 @@ def load(folder: Path | str, encoder: nn.Module | None = None) -> Run:
     model = SharedModel(encoder, suite)
     if set(about["method"]["name"].split("+")) <= set(methods.names()):
         methods.get(about["method"]["name"])(**about["method"]["options"]).adapt(model)
-    return _read_back(model, suite, run)
+    return model, suite
 
 
 def _flat(training: Training) -> dict[str, Any]:
