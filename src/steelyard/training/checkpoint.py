@@ -24,18 +24,18 @@ _NO_SUM = "0" * 64
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def write_atomically(path: Path, content: bytes | bytearray | memoryview, keep: Path | None = None) -> None:
+def write_atomically(path: Path, content: bytes | tuple[memoryview, ...], keep: Path | None = None) -> None:
     """Writes a file so that a crash, a kill or a full disk leaves the previous one untouched.
 
     Args:
         path: The file.
-        content: What it will hold.
+        content: What it will hold; or its parts, one after the other.
         keep: Where what it held before goes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            file.writelines(content if isinstance(content, tuple) else (content,))
             file.flush()
             os.fsync(file.fileno())
         if keep is not None and path.exists():
@@ -76,10 +76,11 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(_packed(dict(state), tensors, {}))
-    content = bytearray(save_tensors(tensors, {"state": plain, "sha256": _NO_SUM}))
-    place = _place_of_sum(content)
-    content[place : place + 64] = hashlib.sha256(content).hexdigest().encode()
-    write_atomically(path, content, keep=before(path))
+    content = save_tensors(tensors, {"state": plain, "sha256": _NO_SUM})
+    tensors.clear()  # a state may be many times the model: it is not held once more than it must be
+    before_sum, after_sum = _around_sum(content)
+    total = memoryview(hashlib.sha256(content).hexdigest().encode())
+    write_atomically(path, (before_sum, total, after_sum), keep=before(path))
 
 
 def load(path: Path) -> tuple[dict[str, Any], str]:
@@ -103,27 +104,30 @@ def load(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content = bytearray(path.read_bytes())
-    place = _place_of_sum(content)
-    told = bytes(content[place : place + 64])
-    content[place : place + 64] = _NO_SUM.encode()
-    if hashlib.sha256(content).hexdigest().encode() != told:
+    content = path.read_bytes()
+    before_sum, after_sum = _around_sum(content)
+    total = hashlib.sha256(before_sum)
+    total.update(_NO_SUM.encode())
+    total.update(after_sum)
+    if total.hexdigest().encode() != content[len(before_sum) : len(content) - len(after_sum)]:
         raise ValueError("its checksum is not that of its content")
     length = int.from_bytes(content[:8], "little")
     plain = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["state"])
-    state = _unpacked(plain, load_tensors(bytes(content)))
+    state = _unpacked(plain, load_tensors(content))
     if not isinstance(state, dict):
         raise TypeError("it holds no table")
     return state
 
 
-def _place_of_sum(content: bytearray) -> int:
+def _around_sum(content: bytes) -> tuple[memoryview, memoryview]:
+    """What stands before the checksum, and after it."""
     length = int.from_bytes(content[:8], "little")
     key = b'"sha256":"'
     place = content.find(key, 8, min(8 + length, len(content)))
     if place < 0:
         raise ValueError("it has no checksum")
-    return place + len(key)
+    start, view = place + len(key), memoryview(content)
+    return view[:start], view[start + len(_NO_SUM) :]
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], known: dict[Any, str]) -> Any:
