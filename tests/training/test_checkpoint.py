@@ -2,6 +2,9 @@
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -96,6 +99,17 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(tmp_path):
         assert checkpoint.load(path)[0] == {"number": 0}
         checkpoint.save(path, {"number": number})
         assert checkpoint.load(path)[0] == {"number": number}
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, living = tmp_path / f".state.{ended.pid}", tmp_path / f".state.{os.getppid()}"
+    for other in (left, living, tmp_path / ".state.notes", tmp_path / f".states.{ended.pid}"):
+        other.write_bytes(b"half")
+    checkpoint.write_atomically(tmp_path / "state", b"whole")
+    kept = {"state", living.name, ".state.notes", f".states.{ended.pid}"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_killed_before_its_configuration_was_written_a_run_finds_its_folder(tmp_path):

@@ -71,6 +71,7 @@ def test_a_polite_stop_says_how_to_go_on(whole):
 def test_a_full_disk_keeps_the_previous_checkpoint(whole):
     kill_after_checkpoint(whole / "full", signal.SIGKILL, 0.05)
     state = whole / "full/checkpoint/state.safetensors"
+    (state.parent / f".{state.name}.{2**22 + 1}").write_bytes(b"half")  # as a kill in mid-write leaves it
     before = state.read_bytes()
     limit = len(before) // 2
     full = run(whole / "full", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))

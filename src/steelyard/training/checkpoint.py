@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -33,6 +34,7 @@ def write_atomically(path: Path, content: bytes | tuple[memoryview, ...], keep: 
         keep: Where what it held before goes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    _forget_killed_writers(path)
     try:
         with temporary.open("wb") as file:
             file.writelines(content if isinstance(content, tuple) else (content,))
@@ -48,6 +50,24 @@ def write_atomically(path: Path, content: bytes | tuple[memoryview, ...], keep: 
             f"{path}: cannot write it ({error.strerror or error}); what was there before is kept; "
             "make room or choose another folder (--out), then run the same command to go on"
         ) from error
+
+
+def _forget_killed_writers(path: Path) -> None:
+    """Removes what a writer that was killed in mid-file has left: as large as the file, once for every kill."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        number = left.suffix[1:]
+        if number.isdecimal() and not _runs(int(number)):
+            left.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True  # somebody else's, or no process's number
+    return True
 
 
 def _sync_folder(folder: Path) -> None:
