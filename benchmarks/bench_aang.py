@@ -13,7 +13,6 @@ itself.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import tempfile
 import time
@@ -22,19 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from started import job_of
 from torch import Tensor
 
-import steelyard
 from steelyard import Ragged, Rows, Suite, Task
 from steelyard.methods.aang import AANG
 from steelyard.methods.base import Job
 from steelyard.tasks import Batch, Part
 
 WORDS, SPECIAL = 30_522, 5
-
-
-class Stopped(Exception):  # noqa: N818
-    """The job is here."""
 
 
 def small_bert(folder: Path) -> str:
@@ -61,21 +56,6 @@ def texts(length: int, rows: int = 400) -> Suite:
 
     data = {"train": draw(rows), "dev_select": draw(64), "dev_meta": draw(64)}
     return Suite([Task("end", "classification", data, outputs=2)], "end", vocabulary=WORDS)
-
-
-def job_of(data: Suite, model: str, method: AANG, batch: int) -> Job:
-    """The job of a run that has just begun."""
-    jobs: list[Job] = []
-
-    def grab(job: Job) -> None:
-        jobs.append(job)
-        raise Stopped
-
-    method.step = grab  # type: ignore[method-assign]
-    with contextlib.suppress(Stopped):
-        steelyard.fit(data, model, method, batch_size=batch, epochs=1000, progress=False, device="cpu", clip=1.0)
-    del method.step  # type: ignore[misc]
-    return jobs[0]
 
 
 def alone(batch: Batch, place: int) -> Batch:
@@ -126,7 +106,7 @@ def main() -> None:
 def measure(arguments: Any, model: str, rows: int) -> dict[str, list[float]]:
     """Seconds of each kind of step, by round."""
     method = AANG(auxiliary_rows=rows, meta_rows=arguments.meta)
-    job = job_of(texts(arguments.length), model, method, arguments.batch)
+    job = job_of(texts(arguments.length), model, method, arguments.batch, clip=1.0)
     every = torch.arange(len(method.space))
     weights = method._shared_out(job, every, method._among(every))
 

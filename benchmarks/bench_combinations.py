@@ -14,7 +14,6 @@ that are gone, so that only its module `weighting` is loaded, past the package's
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import importlib.util
 import itertools
@@ -27,6 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from started import job_of
 from torch import Tensor, nn
 
 import steelyard
@@ -62,26 +62,13 @@ def suite(tasks: int) -> Suite:
     return Suite(made, "t0", vocabulary=WORDS)
 
 
-class Stopped(Exception):  # noqa: N818
-    """Enough steps."""
-
-
 def loop(data: Suite, name: str) -> Iterator[None]:
     """Steps of our training loop, one at a time."""
-    method, jobs = get(name)(), []
-    take = method.step
-
-    def grab(job: Job) -> None:
-        jobs.append(job)
-        raise Stopped
-
-    method.step = grab  # type: ignore[method-assign]
-    model = SharedModel(encoder(), data)
-    with contextlib.suppress(Stopped):
-        steelyard.fit(data, model, method, batch_size=ROWS, epochs=1000, progress=False, device="cpu")
+    method = get(name)()
+    job = job_of(data, SharedModel(encoder(), data), method, ROWS)
     for step in itertools.count():
-        jobs[0].step = step
-        take(jobs[0])
+        job.step = step
+        method.step(job)
         yield
 
 

@@ -9,17 +9,16 @@ run (median and minimum over rounds).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import statistics
 import time
 from collections.abc import Iterator
 
 import torch
+from started import job_of
 
-import steelyard
 from steelyard import Ragged, Rows, SharedModel, Suite, Task, encoders
-from steelyard.methods import Job, Method, get
+from steelyard.methods import Method, get
 from steelyard.tasks import Spec
 
 WORDS, ROWS = 20_000, 600
@@ -39,29 +38,15 @@ def suite(tasks: int) -> Suite:
     return Suite(made, "t0", vocabulary=WORDS)
 
 
-class Stopped(Exception):  # noqa: N818
-    """Enough steps."""
-
-
 def steps(data: Suite, method: Method, batch: int) -> Iterator[float]:
     """Processor seconds of each step of a run, one at a time."""
     torch.manual_seed(0)
     model = SharedModel(encoders.build("textcnn", Spec((), WORDS, 0)), data)
-    jobs: list[Job] = []
-    make = method.step
-
-    def grab(job: Job) -> None:
-        jobs.append(job)
-        raise Stopped
-
-    method.step = grab  # type: ignore[method-assign]
-    with contextlib.suppress(Stopped):
-        steelyard.fit(data, model, method, batch_size=batch, epochs=1000, progress=False, device="cpu")
-    job = jobs[0]
+    job = job_of(data, model, method, batch)
     for step in itertools.count():
         job.step = step
         start = time.process_time()
-        make(job)
+        method.step(job)
         yield time.process_time() - start
 
 

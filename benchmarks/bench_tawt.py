@@ -9,17 +9,16 @@ per epoch, probes and updates included, measured in one interleaved run (minimum
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from started import job_of
 
-import steelyard
 from steelyard import Ragged, Rows, SharedModel, Suite, Task, encoders
-from steelyard.methods import Job, Method, get
+from steelyard.methods import Method, get
 
 WORDS = 5_000
 WAYS: dict[str, dict[str, Any]] = {
@@ -48,29 +47,15 @@ def suite(tasks: int, rows: int, text: bool) -> Suite:
     return Suite(made, "t0", vocabulary=WORDS if text else None)
 
 
-class Stopped(Exception):  # noqa: N818
-    """The job is there."""
-
-
 def epochs(data: Suite, encoder: str, options: dict[str, Any], method: Method, batch: int) -> Iterator[float]:
     """Processor seconds of each epoch of a run, one at a time."""
     torch.manual_seed(0)
     model = SharedModel(encoders.build(encoder, data.spec, **options), data)
-    jobs: list[Job] = []
-    make = method.step
-
-    def grab(job: Job) -> None:
-        jobs.append(job)
-        raise Stopped
-
-    method.step = grab  # type: ignore[method-assign]
-    with contextlib.suppress(Stopped):
-        steelyard.fit(data, model, method, batch_size=batch, epochs=1000, progress=False, device="cpu")
-    (job,) = jobs
+    job = job_of(data, model, method, batch)
     while True:
         start = time.process_time()
         for _ in range(job.steps_per_epoch):
-            make(job)
+            method.step(job)
             job.step += 1
         method.after_epoch(job)
         yield time.process_time() - start
