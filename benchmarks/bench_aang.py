@@ -26,7 +26,7 @@ from torch import Tensor
 
 from steelyard import Ragged, Rows, Suite, Task
 from steelyard.methods.aang import AANG
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 from steelyard.tasks import Batch, Part
 
 WORDS, SPECIAL = 30_522, 5

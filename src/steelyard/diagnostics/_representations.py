@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from steelyard import gradients
 from steelyard.diagnostics._frozen import batches
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Method
+from steelyard.methods.job import Job
 from steelyard.model import SharedModel
 from steelyard.tasks import Role, Suite
 from steelyard.training import Paradigm, Training, fit

@@ -12,7 +12,7 @@ from steelyard.methods.alignment import Alignment
 from steelyard.methods.alphavil import AlphaVIL
 from steelyard.methods.autolambda import AutoLambda
 from steelyard.methods.bandit import Bandit
-from steelyard.methods.base import Job, Method, Options, Probe, Weights
+from steelyard.methods.base import Method, Options
 from steelyard.methods.cagrad import CAGrad
 from steelyard.methods.combination import Combination, Composed, pair
 from steelyard.methods.diw import DIW
@@ -23,6 +23,7 @@ from steelyard.methods.gradnorm import GradNorm
 from steelyard.methods.gradvac import GradVac
 from steelyard.methods.imtl_g import IMTLG
 from steelyard.methods.imtl_l import IMTLL
+from steelyard.methods.job import Job, Probe, Weights
 from steelyard.methods.metaweighting import MetaWeighting
 from steelyard.methods.mgda import MGDA, MGDAUB
 from steelyard.methods.nash import Nash

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 
 
 def require_all_tasks(name: str, job: Job, what: str) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.methods._losses import require_all_tasks
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Method
+from steelyard.methods.job import Job
 from steelyard.model import SharedModel
 
 

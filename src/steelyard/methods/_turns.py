@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 from steelyard.tasks import Role, Suite, carve
 
 State = dict[str, Tensor]

@@ -14,7 +14,8 @@ from torch.nn.functional import normalize
 from steelyard.gradients import pure
 from steelyard.methods import base
 from steelyard.methods._adversary import Adversary, Readings, require_one_process, shares
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.model import SharedModel, names
 from steelyard.tasks import Batch
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from steelyard.errors import SteelyardError
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.model import SharedModel, evaluating
 
 

@@ -14,7 +14,8 @@ from steelyard.methods import base
 from steelyard.methods._adam import adam_step
 from steelyard.methods._losses import require_all_tasks
 from steelyard.methods._turns import with_dev_meta
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.tasks import Role, Suite
 
 

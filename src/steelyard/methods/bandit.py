@@ -12,7 +12,8 @@ from torch import Tensor
 from steelyard.functional import bandit_weights
 from steelyard.methods import base
 from steelyard.methods._losses import latest, require_all_tasks
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 
 
 class Bandit(Method):

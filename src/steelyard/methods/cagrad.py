@@ -9,8 +9,9 @@ from torch import Tensor
 
 from steelyard.functional import conflict_averse_weights
 from steelyard.methods import base
-from steelyard.methods.base import Job, Search
+from steelyard.methods.base import Search
 from steelyard.methods.combination import Combination
+from steelyard.methods.job import Job
 
 
 class CAGrad(Combination):

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from steelyard.errors import SteelyardError
 from steelyard.methods._losses import require_all_tasks
-from steelyard.methods.base import Job, Method, Objective, Options, Penalty, Place, Weights
+from steelyard.methods.base import Method, Options
+from steelyard.methods.job import Job, Objective, Penalty, Place, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Suite
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from steelyard.errors import SteelyardError
 from steelyard.methods import base
 from steelyard.methods._turns import Round, begin_turn, drop, end_turn, open_round, put, under, with_dev_meta
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.tasks import Role, Suite
 
 _LOOKING, _TRYING = 0, 1

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from steelyard.functional import average_weights
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 
 
 class DWA(Method):

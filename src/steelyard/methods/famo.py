@@ -11,7 +11,8 @@ from steelyard.functional import amortised_gradient, amortised_weights
 from steelyard.methods import base
 from steelyard.methods._adam import adam_step
 from steelyard.methods._losses import require_all_tasks
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 
 
 class FAMO(Method):

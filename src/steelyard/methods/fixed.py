@@ -9,7 +9,8 @@ from pydantic import Field
 
 from steelyard.errors import SteelyardError
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 
 
 class Single(Method):

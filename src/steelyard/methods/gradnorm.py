@@ -11,7 +11,8 @@ from pydantic import Field
 from steelyard.functional import gradnorm_targets, rescale_weights
 from steelyard.methods import base
 from steelyard.methods._losses import latest, require_all_tasks
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 
 
 class GradNorm(Method):

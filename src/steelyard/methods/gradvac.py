@@ -10,8 +10,9 @@ from torch import Tensor
 
 from steelyard.functional import vaccine_coefficients
 from steelyard.methods import base
-from steelyard.methods.base import Job, Search
+from steelyard.methods.base import Search
 from steelyard.methods.combination import Combination
+from steelyard.methods.job import Job
 
 
 class GradVac(Combination):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from steelyard.functional import impartial_losses
 from steelyard.methods._scales import LearnedScales
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 
 
 class IMTLL(LearnedScales):

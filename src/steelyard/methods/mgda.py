@@ -9,8 +9,8 @@ from torch import Tensor
 
 from steelyard.functional import frank_wolfe_weights, min_norm_weights
 from steelyard.methods import base
-from steelyard.methods.base import Job
 from steelyard.methods.combination import Combination
+from steelyard.methods.job import Job
 
 
 class MGDA(Combination):

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.gradients import Tape, TaskGradients, exact_task_gradients
-from steelyard.methods.base import Method, Objective, Rule, Weights
+from steelyard.methods.base import Method
+from steelyard.methods.job import Objective, Rule, Weights
 
 
 class OwnLoop:

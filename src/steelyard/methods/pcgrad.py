@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from steelyard.functional import conflict_coefficients
-from steelyard.methods.base import Job
 from steelyard.methods.combination import Combination
+from steelyard.methods.job import Job
 
 
 class PCGrad(Combination):

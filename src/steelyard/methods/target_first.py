@@ -6,8 +6,8 @@ from torch import Tensor
 
 from steelyard.errors import SteelyardError
 from steelyard.functional import target_first_weights
-from steelyard.methods.base import Job
 from steelyard.methods.combination import Combination
+from steelyard.methods.job import Job
 
 
 class TargetFirst(Combination):

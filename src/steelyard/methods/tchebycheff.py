@@ -13,7 +13,8 @@ from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods import base
 from steelyard.methods._adversary import Adversary, require_one_process
 from steelyard.methods._losses import require_all_tasks
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from steelyard.functional import uncertainty_losses
 from steelyard.methods import base
 from steelyard.methods._scales import LearnedScales
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 from steelyard.tasks import Kind, Suite
 
 

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from steelyard import gradients
 from steelyard.errors import SteelyardError
-from steelyard.methods.base import Objective, Penalty, Place, Rule, Weights
+from steelyard.methods.job import Objective, Penalty, Place, Rule, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch
 from steelyard.training import processes

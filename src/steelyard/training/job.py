@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from steelyard import gradients
 from steelyard.errors import SteelyardError
-from steelyard.methods.base import Penalty, Weights
+from steelyard.methods.job import Penalty, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Role, Suite, collate
 from steelyard.training import batching

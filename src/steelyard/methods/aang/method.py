@@ -15,7 +15,8 @@ from steelyard.methods.aang.module import add_auxiliary, fit_dev_head, meta_dire
 from steelyard.methods.aang.options import AANGOptions, TartanOptions
 from steelyard.methods.aang.spaces import Plan, planned
 from steelyard.methods.aang.trace import table
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Method
+from steelyard.methods.job import Job
 from steelyard.methods.tawt.heads import head_inputs
 from steelyard.model import SharedModel
 from steelyard.objectives import Data, Maker, Space, merged

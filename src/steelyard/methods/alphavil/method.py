@@ -13,7 +13,8 @@ from steelyard.errors import SteelyardError
 from steelyard.methods import base
 from steelyard.methods._turns import Round, Turn, begin_turn, drop, end_turn, open_round, put, under, with_dev_meta
 from steelyard.methods.alphavil.mixing import keep, mean_buffers, place, slopes, tune
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.tasks import Role, Suite
 
 PUBLISHED: dict[str, Any] = {

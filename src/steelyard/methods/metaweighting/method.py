@@ -9,7 +9,8 @@ from torch import Tensor
 
 from steelyard.errors import SteelyardError
 from steelyard.gradients import TaskGradients, inner_products
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.methods.metaweighting.direction import common_direction, moved
 from steelyard.methods.metaweighting.options import MetaWeightingOptions
 from steelyard.tasks import Role, Suite, carve

@@ -12,7 +12,8 @@ from steelyard import gradients
 from steelyard.errors import SteelyardError
 from steelyard.functional import cross_validated_rank, moment_weights, spectral_gap_rank
 from steelyard.methods import base
-from steelyard.methods.base import Job, Method
+from steelyard.methods.base import Method
+from steelyard.methods.job import Job
 from steelyard.methods.svd import products
 from steelyard.methods.svd.coding import Coding
 from steelyard.tasks import Ragged, Role, Suite

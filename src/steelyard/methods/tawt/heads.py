@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard import gradients
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Role
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError, did_you_mean
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 from steelyard.tasks import Suite
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from steelyard.errors import SteelyardError
 from steelyard.functional import mirror_descent
 from steelyard.methods._turns import put, under
-from steelyard.methods.base import Job, Method, Search
+from steelyard.methods.base import Method, Search
+from steelyard.methods.job import Job
 from steelyard.methods.tawt import evidence
 from steelyard.methods.tawt.heads import fit_head
 from steelyard.methods.tawt.layout import Layout, goal_of, known_tasks

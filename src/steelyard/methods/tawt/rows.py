@@ -11,7 +11,7 @@ from torch import Tensor
 
 from steelyard.errors import SteelyardError
 from steelyard.functional import mirror_descent
-from steelyard.methods.base import Job
+from steelyard.methods.job import Job
 from steelyard.methods.tawt import evidence
 from steelyard.methods.tawt.options import TAWTOptions
 from steelyard.tasks import Kind, Role, Suite, labelled

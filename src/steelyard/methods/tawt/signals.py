@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from steelyard import gradients
-from steelyard.methods.base import Job, Probe
+from steelyard.methods.job import Job, Probe
 from steelyard.methods.tawt.options import TAWTOptions
 from steelyard.tasks import Batch, Part, Role
 
