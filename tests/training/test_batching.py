@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from steelyard import Ragged, Rows, SteelyardError, Suite, Task
-from steelyard.tasks import IGNORE, Role
+from steelyard.tasks import IGNORE, Role, cut
 from steelyard.training import Training
-from steelyard.training.batching import Batcher, cut, draw, label_counts, seeded
+from steelyard.training.batching import Batcher, draw, label_counts, seeded
 
 
 def suite(sizes=(10, 25, 40)):

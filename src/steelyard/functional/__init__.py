@@ -30,6 +30,7 @@ from steelyard.functional._objectives import (
     sample_objectives,
     stability_bound,
 )
+from steelyard.functional._ridge import cautious_ridge, leave_one_out_errors
 from steelyard.functional._rivals import (
     amortised_gradient,
     amortised_weights,
@@ -62,6 +63,7 @@ __all__ = [
     "average_weights",
     "bandit_weights",
     "bargaining_weights",
+    "cautious_ridge",
     "conflict_averse_weights",
     "conflict_coefficients",
     "conjugate_gradients",
@@ -79,6 +81,7 @@ __all__ = [
     "hypergradient_matrix",
     "impartial_losses",
     "impartial_weights",
+    "leave_one_out_errors",
     "legal_objectives",
     "linear_shared_module",
     "min_norm_gap",

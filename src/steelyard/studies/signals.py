@@ -16,7 +16,8 @@ from steelyard.studies.three_sources import SOURCES
 if TYPE_CHECKING:
     from steelyard.tasks import Suite
 
-STEPS = {"observe": "step"}
+COSINE = {"signal": "cosine"}
+STEPS = COSINE | {"observe": "step"}
 DEV = {"role": "dev_meta"}
 CONTROLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "single": ("single", {"matched": True}),
@@ -25,9 +26,10 @@ CONTROLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "ramp": ("ramp", {"growth": 0.25}),
 }
 SIGNALS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "answers (the default)": ("tawt", {}),
     "as published": ("tawt", {"as_published": True}),
-    "a probe per epoch, train": ("tawt", {}),
-    "a probe per epoch, dev_meta": ("tawt", DEV),
+    "a probe per epoch, train": ("tawt", COSINE),
+    "a probe per epoch, dev_meta": ("tawt", COSINE | DEV),
     "every step, train": ("tawt", STEPS),
     "every step, dev_meta": ("tawt", STEPS | DEV),
     "every step, dev_meta, dot": ("tawt", STEPS | DEV | {"signal": "dot"}),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.tasks import Batch, Inputs, Part, Ragged, Role, Suite, View, collate, labelled
+from steelyard.tasks import Batch, Inputs, Ragged, Role, Suite, collate, labelled
 from steelyard.training import sampling
 from steelyard.training.settings import Training
 
@@ -216,40 +216,3 @@ def label_counts(batch: Batch, tasks: tuple[str, ...]) -> Tensor:
         for member in part.members:
             counts[place[member.task]] += labelled(member.labels).sum().cpu()
     return counts
-
-
-def cut(batch: Batch, pieces: int) -> list[Batch]:
-    """Cuts a batch into micro-batches: each has its share of every task's rows, in order."""
-    found = [
-        Batch(tuple(p for part in batch.parts if (p := _piece(part, i, pieces)) is not None), batch.whole)
-        for i in range(pieces)
-    ]
-    return [piece for piece in found if piece.parts]
-
-
-def _piece(part: Part, number: int, pieces: int) -> Part | None:
-    shares = {(m.rows.start, m.rows.stop): m.rows for m in part.members}
-    rows, members, start = [], [], 0
-    for (first, stop), whole in shares.items():
-        low, high = (first + (stop - first) * i // pieces for i in (number, number + 1))
-        if low == high:
-            continue
-        rows.append(slice(low, high))
-        here = slice(start, start + high - low)
-        start = here.stop
-        members += [
-            replace(
-                m,
-                rows=here,
-                labels=m.labels[low - first : high - first],
-                index=None if m.index is None else m.index[low - first : high - first],
-            )
-            for m in part.members
-            if (m.rows.start, m.rows.stop) == (whole.start, whole.stop)
-        ]
-    if not rows:
-        return None
-    inputs = torch.cat([part.inputs[r] for r in rows])
-    mask = None if part.mask is None else torch.cat([part.mask[r] for r in rows])
-    view = None if part.view is None else View.joined([part.view.select(r) for r in rows])
-    return Part(inputs, mask, tuple(members), view)

@@ -14,7 +14,7 @@ from steelyard import gradients
 from steelyard.errors import SteelyardError
 from steelyard.methods.job import Penalty, Weights
 from steelyard.model import SharedModel
-from steelyard.tasks import Batch, Role, Suite, collate
+from steelyard.tasks import Batch, Role, Suite, collate, cut
 from steelyard.training import batching
 from steelyard.training.alone import Alone
 from steelyard.training.batching import Batcher
@@ -305,7 +305,7 @@ class TrainingJob(Alone, Combining, Dissecting):
             return [batch], None
         counts = batching.label_counts(batch, self.tasks).to(self.device)
         counts = self._summed(counts)
-        return batching.cut(batch, pieces), counts
+        return cut(batch, pieces), counts
 
     def _places(self, tasks: tuple[str, ...]) -> Tensor:
         """Where these tasks stand among the suite's, ``LongTensor[len(tasks)]``."""

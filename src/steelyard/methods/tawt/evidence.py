@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import MutableMapping
 
 import torch
@@ -55,14 +56,27 @@ def summary(state: State) -> tuple[Tensor, Tensor]:
 
 
 def effects(state: State) -> Tensor:
+    """How far each player is from the others by all that was seen: `shrunk` ``[P]``; 0 before a second look."""
+    mean, error = summary(state)
+    if float(state["mass_squares"]) == 0 or float(state["mass"].square() / state["mass_squares"]) < 2:
+        return torch.zeros_like(mean)
+    return shrunk(mean, error)
+
+
+def of_looks(looks: Tensor) -> Tensor:
+    """The same from looks that are all there, ``[n, P]``: ``[P]``."""
+    own = looks - looks.mean(1, keepdim=True)
+    return shrunk(own.mean(0), own.std(0) / math.sqrt(len(own))) if len(own) > 1 else torch.zeros_like(own[0])
+
+
+def shrunk(mean: Tensor, error: Tensor) -> Tensor:
     """How far each player is from the others, in standard deviations, shrunk by the evidence: ``[P]``.
 
     e_t = (1 − s²/v)₊ · (m_t − m̄)/√v, with m_t the mean signal, v the variance of the m_t between players and s²
     the mean squared standard error: v is about s² where the players differ by noise alone, and the effects are then
     nothing (positive-part James–Stein).
     """
-    mean, error = summary(state)
-    if len(mean) < 2 or float(state["mass_squares"]) == 0 or float(state["mass"].square() / state["mass_squares"]) < 2:
+    if len(mean) < 2:
         return torch.zeros_like(mean)
     spread = mean.var()
     trust = 1 - error.square().mean() / spread

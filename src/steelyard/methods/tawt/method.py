@@ -15,7 +15,7 @@ from steelyard.functional import mirror_descent
 from steelyard.methods._turns import put, under
 from steelyard.methods.base import Method, Search
 from steelyard.methods.job import Job
-from steelyard.methods.tawt import evidence
+from steelyard.methods.tawt import answers, evidence
 from steelyard.methods.tawt.heads import fit_head
 from steelyard.methods.tawt.layout import Layout, goal_of, known_tasks
 from steelyard.methods.tawt.options import TAWTOptions
@@ -27,9 +27,11 @@ HEAD_STEPS = 20
 
 
 class TAWT(Method):
-    """A source counts for as much as its gradient agrees with the target's.
+    """A source counts for as much as it has to say about the target.
 
-    One round (an epoch, unless ``update_every`` says otherwise):
+    By default weights are set once, before training, by what the sources' answers say of the target's labels
+    (`answers`). With any other ``signal`` a source counts for as much as its gradient agrees with the target's. One
+    round (an epoch, unless ``update_every`` says otherwise):
 
     1. descend on Σ_t ω_t L_t;
     2. in pre-training, train the target's head with φ frozen;
@@ -39,9 +41,10 @@ class TAWT(Method):
 
     name = "tawt"
     search: ClassVar[Search] = {"strength": (0.5, 1.5, 3.0), "share": ("constant", "ramp", 0.5, 0.8)}
-    summary = "sources whose gradients agree with the target's gain weight"
+    summary = "sources count by what they have to say about the target: in their answers, or in their gradients"
     paper = "Chen et al. 2022, Weighted Training for Cross-Task Learning"
     needs_target = True
+    cost = f"1 step; before the first, a forward of up to {answers.ROWS} rows of each task"
     Options = TAWTOptions
 
     options: TAWTOptions
@@ -80,12 +83,19 @@ class TAWT(Method):
             share = torch.full_like(share, self.options.share)
         if not bool(mixture.sum() > 0):
             mixture = torch.ones_like(mixture)
-        self.state["mixture"] = self.state["prior"] = mixture / mixture.sum()
+        self.state["mixture"] = self.state["prior"] = self._first_mixture(job, mixture / mixture.sum())
         self.state["share"] = share
         evidence.begin(self.state, len(layout.players), given)
         if self._units is not None and self._has_sources(job):
             begin(self.state, self._units.start(self.state["mixture"], given.device))
         self._compose(job)
+
+    def _first_mixture(self, job: Job, mixture: Tensor) -> Tensor:
+        """The paradigm's, or what a look before training makes of it."""
+        if self.options.signal != "answers" or not self._learns(job):
+            return mixture
+        found = answers.effects(job, self._goal, self._layout(job).names(job), Role(self.options.role))
+        return mirror_descent(mixture, found.to(mixture), self.options.strength, self.options.floor / len(mixture))
 
     def step(self, job: Job) -> None:
         """Descends; then probes and updates if it is time."""
@@ -112,31 +122,35 @@ class TAWT(Method):
             self._compose(job)
 
     def _update(self, job: Job) -> None:
-        """Eq. 2.8, on the newest signals or on all of them."""
-        options = self.options
+        """The weights of rows, or of sources; and the target's share, if it is learned."""
         if "units" in self.state:
             self._update_units(job)
-        else:
-            if self._sees_steps(job):
-                self._aim(job)
-            elif options.probe_every is None:
-                self._observe(job)
-            floor = options.floor / len(self.state["mixture"])
-            newest = evidence.latest(self.state)
-            if options.evidence == "latest":
-                self.state["mixture"] = mirror_descent(
-                    self.state["mixture"], newest.to(self.state["mixture"]), options.eta, floor
-                )
-            else:
-                gradient = evidence.effects(self.state).to(self.state["prior"])
-                self.state["mixture"] = mirror_descent(self.state["prior"], gradient, options.strength, floor)
-        if options.share == "learned" and self._layout(job).targets:
+        elif self.options.signal != "answers":
+            self._update_mixture(job)
+        if self.options.share == "learned" and self._layout(job).targets:
             self._learn_share(job)
         self._compose(job)
 
+    def _update_mixture(self, job: Job) -> None:
+        """Eq. 2.8, on the newest signals or on all of them."""
+        options = self.options
+        if self._sees_steps(job):
+            self._aim(job)
+        elif options.probe_every is None:
+            self._observe(job)
+        floor = options.floor / len(self.state["mixture"])
+        newest = evidence.latest(self.state)
+        if options.evidence == "latest":
+            self.state["mixture"] = mirror_descent(
+                self.state["mixture"], newest.to(self.state["mixture"]), options.eta, floor
+            )
+        else:
+            gradient = evidence.effects(self.state).to(self.state["prior"])
+            self.state["mixture"] = mirror_descent(self.state["prior"], gradient, options.strength, floor)
+
     def _observe(self, job: Job) -> None:
         """One probe of every player's signal."""
-        if "units" in self.state:
+        if "units" in self.state or self.options.signal == "answers":
             return
         names = self._layout(job).names(job)
         with self._fitted_heads(job):

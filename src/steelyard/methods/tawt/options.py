@@ -8,8 +8,20 @@ from pydantic import Field, model_validator
 
 from steelyard.methods import base
 
-PUBLISHED: dict[str, Any] = {"against": "itself", "share": "paper", "evidence": "latest", "floor": 0.0}
+PUBLISHED: dict[str, Any] = {
+    "signal": "cosine",
+    "against": "itself",
+    "share": "paper",
+    "evidence": "latest",
+    "floor": 0.0,
+}
 """The paper's joint form: one simplex over all tasks, the target compared with itself, one probe at a time."""
+
+GRADIENTS = frozenset({
+    "observe", "evidence", "memory", "against", "probe_size", "probe_every", "update_every", "scope", "c", "eta",
+    "head_steps", "head_rate", "damping", "iterations", "level", "groups", "fresh",
+})  # fmt: skip
+"""Options that say how gradients are looked at."""
 
 PUBLISHED_EXAMPLES: dict[str, Any] = {"signal": "dot", "c": 5.0, "share": "constant", "fresh": 1.0, "floor": 0.0}
 """The paper's weights per example: H⁻¹ ≈ 5·I."""
@@ -18,10 +30,11 @@ PUBLISHED_EXAMPLES: dict[str, Any] = {"signal": "dot", "c": 5.0, "share": "const
 class TAWTOptions(base.Options):
     """Options of `TAWT`."""
 
-    signal: Literal["cosine", "dot", "preconditioned", "hypergradient"] = Field(
-        default="cosine",
-        description="how a source's gradient is held against the target's; preconditioned: the cosine in the metric "
-        "of the optimiser (Adam, AdamW, SGD)",
+    signal: Literal["answers", "cosine", "dot", "preconditioned", "hypergradient"] = Field(
+        default="answers",
+        description="what tells sources apart: once, before training, what their answers say of the target's labels; "
+        "or how their gradients agree with the target's, as a cosine (the default where another option speaks of "
+        "gradients), a dot product, a cosine in the metric of the optimiser (Adam, AdamW, SGD), or by Eq. 2.7",
     )
     observe: Literal["probe", "step"] = Field(
         default="probe",
@@ -80,16 +93,24 @@ class TAWTOptions(base.Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _published(cls, given: Any) -> Any:
-        """Fills in the paper's choices."""
-        if not isinstance(given, dict) or not given.get("as_published"):
+    def _filled_in(cls, given: Any) -> Any:
+        """The paper's choices where they are asked for; the cosine where something is said of gradients."""
+        if not isinstance(given, dict):
             return given
-        examples = PUBLISHED_EXAMPLES if given.get("level", "task") != "task" else {}
-        return {**PUBLISHED, **examples, **given}
+        if given.get("as_published"):
+            examples = PUBLISHED_EXAMPLES if given.get("level", "task") != "task" else {}
+            return {**PUBLISHED, **examples, **given}
+        speaks = any(given[name] != cls.model_fields[name].default for name in given.keys() & GRADIENTS)
+        return {"signal": "cosine", **given} if speaks or given.get("share") == "paper" else given
 
     @model_validator(mode="after")
     def _agree(self) -> TAWTOptions:
         """Options that contradict each other."""
+        if self.signal == "answers" and (self.level != "task" or self.share == "paper" or self.observe == "step"):
+            raise ValueError(
+                "signal = 'answers' looks once, before training, at sources apart from the target: level is 'task', "
+                "share not 'paper' and observe not 'step'"
+            )
         if self.level != "task" and self.share == "paper":
             raise ValueError(
                 "share = 'paper' has one weight per task; with level = 'group' or 'example' choose another"

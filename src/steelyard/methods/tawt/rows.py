@@ -14,13 +14,13 @@ from steelyard.functional import mirror_descent
 from steelyard.methods.job import Job
 from steelyard.methods.tawt import evidence
 from steelyard.methods.tawt.options import TAWTOptions
-from steelyard.tasks import Kind, Role, Suite, labelled
+from steelyard.tasks import Batch, Kind, Role, Suite, cut, labelled
 
 CHUNK = 256
 """Rows of each source in one forward."""
 
-FAR = 2.0
-"""Standard deviations between rows that one look at a row counts for at most."""
+DRAWN = 16 * CHUNK
+"""Rows of each source that are drawn at once, none of them twice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,26 +95,41 @@ def updated(job: Job, weights: Tensor, units: Units, direction: Mapping[str, Ten
 def begin(state: evidence.State, weights: Tensor) -> None:
     """No slopes yet."""
     state["units"], state["units_prior"] = weights, weights.clone()
-    state["units_total"] = state["units_seen"] = torch.zeros_like(weights)
+    for name in ("units_total", "units_squares", "units_seen"):
+        state[name] = torch.zeros_like(weights)
 
 
 def accumulated(
     job: Job, state: evidence.State, units: Units, direction: Mapping[str, Tensor], options: TAWTOptions
 ) -> Tensor:
-    """ω_u ∝ exp(strength·c·z̄_u), z̄_u being the mean of all that was seen of a unit; ``[U]``.
-
-    One look at a row is mostly noise, and a step from the last weights adds the noise of all looks up; their mean
-    sheds it. No single look counts for more than `FAR`.
-    """
+    """ω_u ∝ exp(strength·e_u), e_u being what all looks say of a unit (`effects`); ``[U]``."""
     found, slopes = looked_at(job, state["units"], units, direction, options)
-    if options.signal != "dot":
-        slopes = slopes.clamp(-FAR, FAR)
-    state["units_total"], state["units_seen"] = (options.memory * state[k] for k in ("units_total", "units_seen"))
-    state["units_total"][found] += slopes.to(state["units_total"])
-    state["units_seen"][found] += 1
-    mean = state["units_total"] / state["units_seen"].clamp(min=1)
-    floor = options.floor / len(mean)
-    return mirror_descent(state["units_prior"], -options.c * mean, options.strength, floor)
+    slopes = slopes.to(state["units_total"])
+    for name, new in (("units_total", slopes), ("units_squares", slopes.square()), ("units_seen", 1.0)):
+        state[name] = options.memory * state[name]
+        state[name][found] += new
+    floor = options.floor / len(state["units"])
+    return mirror_descent(state["units_prior"], -effects(state), options.strength, floor)
+
+
+def effects(state: evidence.State) -> Tensor:
+    """How far each unit is from the others, in standard deviations, shrunk by the evidence: ``[U]``.
+
+    As `evidence.shrunk`, with the looks' noise pooled over all units that were looked at more than once: one look at a
+    row is mostly noise, and weights that followed it would train on that noise. A unit not seen yet is at 0.
+    """
+    seen = state["units_seen"]
+    mean = state["units_total"] / seen.clamp(min=1e-9)
+    known, often = seen > 0, seen > 1
+    none = torch.zeros_like(mean)
+    if int(known.sum()) < 2 or not bool(often.any()):
+        return none
+    spread = mean[known].var()
+    noise = (state["units_squares"] - seen * mean.square())[often].sum() / (seen - 1)[often].sum()
+    trust = 1 - (noise.clamp(min=0) / seen[known]).mean() / spread
+    if not bool(spread > 0) or not bool(trust > 0):
+        return none
+    return torch.where(known, trust * (mean - mean[known].mean()) / spread.sqrt(), 0.0)
 
 
 def looked_at(
@@ -128,8 +143,12 @@ def looked_at(
     """
     total = torch.zeros_like(weights, dtype=torch.float64)
     seen = torch.zeros_like(total)
-    for _ in range(math.ceil(options.fresh * max(len(own) for own in units.of.values()) / CHUNK)):
-        _look(job, units, direction, options, total, seen)
+    left = math.ceil(options.fresh * max(len(own) for own in units.of.values()))
+    while left > 0:
+        batch = job.draw(Role.TRAIN, min(left, DRAWN), tuple(units.of))
+        for piece in cut(batch, math.ceil(min(left, DRAWN) / CHUNK)):
+            _look(job, piece, units, direction, options, total, seen)
+        left -= DRAWN
     found = seen > 0
     slopes = total[found] / seen[found]
     slopes = slopes - slopes.mean()
@@ -140,12 +159,16 @@ def looked_at(
 
 
 def _look(
-    job: Job, units: Units, direction: Mapping[str, Tensor], options: TAWTOptions, total: Tensor, seen: Tensor
+    job: Job,
+    batch: Batch,
+    units: Units,
+    direction: Mapping[str, Tensor],
+    options: TAWTOptions,
+    total: Tensor,
+    seen: Tensor,
 ) -> None:
     """Adds one probe's slopes, and how many rows they are of, to the units' sums."""
     sources = tuple(units.of)
-    size = min(CHUNK, math.ceil(options.fresh * max(len(own) for own in units.of.values())))
-    batch = job.draw(Role.TRAIN, size, sources)
     with job.probe(batch, options.scope, sources) as probe:
         if probe.rows is None:
             raise SteelyardError(

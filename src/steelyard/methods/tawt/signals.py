@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from steelyard import gradients
 from steelyard.methods.job import Job, Probe
 from steelyard.methods.tawt.options import TAWTOptions
-from steelyard.tasks import Batch, Part, Role
+from steelyard.tasks import Batch, Role, cut
 
 Vector = dict[str, Tensor]
 
@@ -129,24 +128,8 @@ def solved(job: Job, direction: Vector, weights: Tensor, options: TAWTOptions) -
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
     """One task's rows as two batches; a single row is in both."""
-    part = batch.parts[0]
-    count = len(part.inputs)
-    if count < 2:
-        return batch, batch
-    pieces = ((0, count // 2), (count // 2, count))
-    first, second = (Batch((_slice(part, low, high),), batch.whole) for low, high in pieces)
-    return first, second
-
-
-def _slice(part: Part, low: int, high: int) -> Part:
-    member = part.members[0]
-    own = replace(
-        member,
-        rows=slice(0, high - low),
-        labels=member.labels[low:high],
-        index=None if member.index is None else member.index[low:high],
-    )
-    return Part(part.inputs[low:high], None if part.mask is None else part.mask[low:high], (own,))
+    found = cut(batch, 2)
+    return found[0], found[-1]
 
 
 def inner(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
