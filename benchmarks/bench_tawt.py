@@ -1,4 +1,4 @@
-"""What TAWT's epoch costs: against uniform training on the same rows, in five ways of looking at the sources.
+"""What TAWT's epoch costs: against uniform training on the same rows, in seven ways of looking at the sources.
 
 A TextCNN on random texts of 20 to 60 words, and a multilayer perceptron on numbers. Prints ratios of processor time
 per epoch, probes and updates included, measured in one interleaved run (minimum and median over epochs).
@@ -22,10 +22,12 @@ from steelyard.methods import Method, get
 
 WORDS = 5_000
 WAYS: dict[str, dict[str, Any]] = {
-    "a probe per epoch": {},
+    "answers, at the start": {},
+    "a probe per epoch": {"signal": "cosine"},
     "a probe per epoch, hypergradient": {"signal": "hypergradient"},
     "every step": {"observe": "step"},
     "weights per example": {"level": "example"},
+    "weights per example, all rows": {"level": "example", "fresh": 1.0},
     "weights per group": {"level": "group"},
 }
 

@@ -11,7 +11,8 @@ from steelyard.studies.results import Key, Results, Value
 WAYS: Mapping[str, dict[str, Any] | None] = {
     "accumulated, train": {"level": "example"},
     "accumulated, dev_meta": {"level": "example", "role": "dev_meta"},
-    "accumulated, train, dot, every row": {"level": "example", "signal": "dot", "fresh": 1.0},
+    "accumulated, train, every row": {"level": "example", "fresh": 1.0},
+    "accumulated, train, every row, dot": {"level": "example", "signal": "dot", "fresh": 1.0},
     "as published": {"level": "example", "as_published": True},
     "the row's own loss": None,
 }
