@@ -149,6 +149,35 @@ def test_a_failing_run_is_named_and_not_fatal(tmp_path):
         compare(suite, testing.encoder, [Breaks], out=tmp_path / "none", seeds=[1], controls=False, **QUICK)
 
 
+BREAKS = """
+from steelyard.methods.fixed import Uniform
+
+class Breaks(Uniform):
+    name = "breaks"
+
+    def start(self, job):
+        super().start(job)
+        if job._batcher._training.seed == 1:
+            raise RuntimeError("no such luck")
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [("compare", "--methods", "b.py:Breaks", "--no-controls"), ("transfer", "--method", "b.py:Breaks")]
+)
+def test_a_command_with_failed_runs_prints_its_table_and_ends_with_status_2(tmp_path, steelyard, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(CONFIG)
+    Path("b.py").write_text(BREAKS)
+    status, out, err = steelyard(command[0], "c.toml", *command[1:], "--seeds", 2, "--jobs", 1, "--out", "out")
+    assert status == 2
+    assert "mean ± 95 %" in out or "added to the target alone" in out
+    assert "RuntimeError: no such luck" in out
+    assert "failed: " in err.splitlines()[-1]
+    assert err.splitlines()[-1].endswith("the same command with --out out tries again")
+    assert Path("out/report.html").exists()
+
+
 def test_seeds_and_methods_may_be_added_but_nothing_may_change(tmp_path):
     out = tmp_path / "out"
     compare(suite, testing.encoder, ["tawt"], out=out, seeds=1, controls=False, **QUICK)

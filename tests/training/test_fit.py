@@ -123,6 +123,12 @@ def test_paradigms():
     assert set(both.weights) == {"task1", "task2"}
 
 
+def test_fine_tuning_begins_with_a_fresh_head_whatever_the_method_did_to_look():
+    """TAWT fits the target's head at each probe of pre-training: no method is to have a start by that."""
+    still = methods.get("tawt")(eta=1e-30, strength=0.0, floor=0.0)
+    assert torch.equal(parameters(run(method=still, paradigm="pretrain")), parameters(run(paradigm="pretrain")))
+
+
 def test_single_does_not_look_at_the_sources():
     data, other = testing.suite(), testing.suite()
     other["task1"].rows["train"].inputs.mul_(100)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from steelyard import config as configuration
 from steelyard import report, studies
-from steelyard.cli.printing import print_json, print_table, say
+from steelyard.cli.printing import print_json, print_table, raise_failed, say
 from steelyard.cli.runs import dated
 from steelyard.cli.stopping import resumable
 from steelyard.config import Config
@@ -49,14 +50,12 @@ def compare(
     page = report.write(folder)
     if as_json:
         print_json({"comparison": str(folder), **found.to_json()})
-        return
-    table = found.table
-    print_table(table.title, table.columns, table.rows, table.columns[1:])
-    say(table.note)
-    say(found.answer)
-    for what, why in found.failed.items():
-        say(f"failed: {what}: {why}")
-    say(f"every number: {folder}; to look at: {page}")
+    else:
+        table = found.table
+        print_table(table.title, table.columns, table.rows, table.columns[1:])
+        say(table.note)
+        close(found.answer, found.failed, folder, page)
+    raise_failed(found.failed, "run", folder)
 
 
 def subject(config: Config, base: Path) -> Subject:
@@ -66,6 +65,14 @@ def subject(config: Config, base: Path) -> Subject:
         Tables(tables["target"], tuple(tables["source"]), tables["features"], str(base.resolve())),
         config.model.encoder, config.model.options, config.training.model_dump(mode="json", exclude_unset=True),
     )  # fmt: skip
+
+
+def close(answer: str, failed: Mapping[str, str], folder: Path, page: Path) -> None:
+    """What stands below the tables: the answer, what failed and why, and where all of it is."""
+    say(answer)
+    for what, why in failed.items():
+        say(f"failed: {what}: {why}")
+    say(f"every number: {folder}; to look at: {page}")
 
 
 def _asked(methods: str | None, config: Config) -> list[Given]:

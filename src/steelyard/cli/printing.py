@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
+
+from steelyard.data.table import listed
+from steelyard.errors import SteelyardError
 
 
 def print_json(value: Any) -> None:
@@ -36,6 +40,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 def say(line: str) -> None:
     """A line on standard output."""
     click.echo(line)
+
+
+def raise_failed(failed: Mapping[str, str], what: str, folder: Path) -> None:
+    """Ends a command with status 2 if some of its runs failed, when all that did not has been printed and written."""
+    if failed:
+        count = f"1 {what}" if len(failed) == 1 else f"{len(failed)} {what}s"
+        raise SteelyardError(
+            f"{count} failed: {listed(list(failed), 5)}; the same command with --out {folder} tries again"
+        )
 
 
 @contextmanager

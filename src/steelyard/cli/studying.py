@@ -8,11 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from steelyard import report, studies
-from steelyard.cli.printing import print_json, print_table, say
+from steelyard.cli.printing import print_json, print_table, raise_failed, say
 from steelyard.cli.runs import dated
 from steelyard.cli.stopping import resumable
-from steelyard.data.table import listed
-from steelyard.errors import SteelyardError
 from steelyard.studies import Findings, Size
 
 
@@ -42,11 +40,7 @@ def study(
         print_json(found | {"failed": failed})
     else:
         _print(findings, failed, folder)
-    if failed:
-        count = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"
-        raise SteelyardError(
-            f"{count} failed: {listed(list(failed), 5)}; the same command with --out {folder} tries again"
-        )
+    raise_failed(failed, "cell", folder)
 
 
 def _print(findings: Findings, failed: dict[str, str], folder: Path) -> None:

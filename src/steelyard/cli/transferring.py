@@ -8,8 +8,8 @@ from rich.console import Console
 
 from steelyard import config as configuration
 from steelyard import report, studies
-from steelyard.cli.comparing import subject
-from steelyard.cli.printing import print_json, print_table, say
+from steelyard.cli.comparing import close, subject
+from steelyard.cli.printing import print_json, print_table, raise_failed, say
 from steelyard.cli.runs import dated
 from steelyard.cli.stopping import resumable
 
@@ -42,11 +42,9 @@ def transfer(
     page = report.write(folder)
     if as_json:
         print_json({"transfer": str(folder), **found.to_json()})
-        return
-    for table in found.tables:
-        print_table(table.title, table.columns, table.rows, table.columns[1:])
-        say(table.note)
-    say(found.answer)
-    for what, why in found.failed.items():
-        say(f"failed: {what}: {why}")
-    say(f"every number: {folder}; to look at: {page}")
+    else:
+        for table in found.tables:
+            print_table(table.title, table.columns, table.rows, table.columns[1:])
+            say(table.note)
+        close(found.answer, found.failed, folder, page)
+    raise_failed(found.failed, "run", folder)

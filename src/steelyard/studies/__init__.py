@@ -19,6 +19,7 @@ from steelyard.studies.running import minutes, run
 from steelyard.studies.signals import Signals
 from steelyard.studies.statistics import Estimate, estimate, holm, paired
 from steelyard.studies.subjects import Subject, Tables
+from steelyard.studies.tawt_layers import TAWTLayers
 from steelyard.studies.tawt_tables import TAWTFixed, TAWTRatio, TAWTSize
 from steelyard.studies.transfer import transfer
 from steelyard.studies.transferred import Transfer
@@ -57,6 +58,7 @@ for _study in (
     FlipRate,
     Signals,
     NoisyRows,
+    TAWTLayers,
     TAWTRatio,
     TAWTSize,
     TAWTFixed,

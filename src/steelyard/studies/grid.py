@@ -99,7 +99,7 @@ def _side_by_side(
         begun: list[Key] = []
         tasks = (joblib.delayed(_cell)(measure, key, settings) for key in _noting(list(waiting), begun))
         try:
-            for found in joblib.Parallel(return_as="generator_unordered")(tasks):
+            for found in joblib.Parallel(return_as="generator_unordered", batch_size=1)(tasks):
                 waiting.remove(found[0])
                 yield found
         except BrokenProcessPool:

@@ -48,10 +48,14 @@ class TAWTTable(Study):
         (PAPERS, "uniform"), (PAPERS, "ramp"), (PAPERS, "single"), (OURS, "uniform"), (OURS, "ramp"),
     )  # fmt: skip
     """The gains that are shown; the first is the paper's claim."""
-    published: ClassVar[Mapping[str, str]]
-    """The paper's figures, by point."""
+    published: ClassVar[Mapping[str, str]] = {}
+    """The paper's gains, by point."""
     theirs: ClassVar[str] = "F1 of names, uniform → weighted"
     """What those figures are."""
+    counted: ClassVar[str] = "accuracy"
+    """The number that is compared, by its name in the cells."""
+    unit: ClassVar[str] = "accuracy"
+    """What tables call it."""
     minutes: ClassVar[Mapping[Size, float]] = {"small": 0.2, "full": 0.6}
 
     @abstractmethod
@@ -83,28 +87,35 @@ class TAWTTable(Study):
     def findings(self, settings: Settings, results: Results) -> Findings:
         """The accuracies; the paired gains beside the paper's figures."""
         own = {label: results.where(**point) for label, point in self.points(settings).items()}
-        first = {label: _gain(each, self.compared[0]) for label, each in own.items()}
+        first = {label: self.gain(each, self.compared[0]) for label, each in own.items()}
         way, control = self.compared[0]
         answer = f"{way} against {control}, in points of accuracy, by {self.axis}: "
         answer += "; ".join(f"{label}: {gain.signed}" for label, gain in first.items()) + "."
-        return Findings(answer, [self._accuracies(own), self._gains(own)], differs=DIFFERS)
+        return Findings(answer, [self.means_of(own), self.gains_of(own)], differs=DIFFERS)
 
-    def _accuracies(self, own: Mapping[str, Results]) -> Table:
-        found = {way: [each.estimate("accuracy", way=way) for each in own.values()] for way in self.ways}
+    def gain(self, results: Results, pair: Comparison) -> Estimate:
+        """The paired difference between two ways."""
+        return results.gain(self.counted, {"way": pair[0]}, {"way": pair[1]})
+
+    def means_of(self, own: Mapping[str, Results]) -> Table:
+        """What each way reaches at each point."""
+        found = {way: [each.estimate(self.counted, way=way) for each in own.values()] for way in self.ways}
         rows = [[way, *(str(each) if each.count else "" for each in line)] for way, line in found.items()]
-        return Table(f"test accuracy of the target, %, by {self.axis}", ("way", *own), rows)
+        return Table(f"test {self.unit} of the target, %, by {self.axis}", ("way", *own), rows)
 
-    def _gains(self, own: Mapping[str, Results]) -> Table:
-        gains = {(pair, label): _gain(each, pair) for pair in self.compared for label, each in own.items()}
+    def gains_of(self, own: Mapping[str, Results]) -> Table:
+        """The gains that are shown, at each point, and the paper's below."""
+        gains = {(pair, label): self.gain(each, pair) for pair in self.compared for label, each in own.items()}
         corrected = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
         cells = {
             place: f"{gain.signed} (p {probability(corrected[place])})" if gain.count else ""
             for place, gain in gains.items()
         }
         rows = [[f"{way} against {by}", *(cells[(way, by), label] for label in own)] for way, by in self.compared]
-        rows.append([f"the paper's {self.theirs}", *(self.published.get(label, "") for label in own)])
+        if self.published:
+            rows.append([f"the paper's {self.theirs}", *(self.published.get(label, "") for label in own)])
         note = "95 % intervals over seeds; p: Holm, over the whole table."
-        return Table(f"paired gains, points of accuracy, by {self.axis}", ("gain", *own), rows, note)
+        return Table(f"paired gains, points of {self.unit}, by {self.axis}", ("gain", *own), rows, note)
 
 
 class _Curve(TAWTTable):
@@ -121,7 +132,7 @@ class _Curve(TAWTTable):
             f"{way} against {control}": [
                 (float(label), gain.mean, gain.low, gain.high)
                 for label, point in points.items()
-                if (gain := _gain(results.where(**point), (way, control))).count
+                if (gain := self.gain(results.where(**point), (way, control))).count
             ]
             for way, control in self.compared[:2]
         }
@@ -211,10 +222,6 @@ def _trained(suite: Suite, way: str, training: dict[str, Any]) -> dict[str, Any]
     run = fit(suite, method=get(name)(**options), progress=False, **training)
     accuracy = 100 * run.metrics["test"]["accuracy"]
     return {"accuracy": accuracy, "first_weights": run.history[0]["weights"], "weights": run.weights}
-
-
-def _gain(results: Results, pair: Comparison) -> Estimate:
-    return results.gain("accuracy", {"way": pair[0]}, {"way": pair[1]})
 
 
 def _by_seed(results: Results, pair: Comparison) -> dict[Any, float]:

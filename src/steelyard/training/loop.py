@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -70,6 +71,7 @@ class Loop:
         self._accelerator, self._folder, self._display = accelerator, folder, display
         self._network = accelerator.prepare(model)
         self._phases = phases(training, suite)
+        self._fresh_heads = _untrained_heads(model, self._phases[0].tasks)
         self._best: dict[str, Tensor] | None = None
         self._stop = False
         self._saved = self._begun = time.monotonic()
@@ -117,6 +119,9 @@ class Loop:
         if self._best is not None:
             self.model.load_state_dict(self._best)
         self._best = None
+        if self.at.phase == 0:  # a method may have fitted a head in order to look, and is to have no start by that
+            for name, head in self._fresh_heads.items():
+                self.model.head(name).load_state_dict(head)
         finished = self.at.phase + 1 == len(self._phases)
         # What was chosen by the target's dev rows stays chosen until a later phase is better by the same rows.
         self.at = Place(
@@ -375,6 +380,13 @@ class Loop:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _untrained_heads(model: SharedModel, trained: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    """The heads, as they are, of the tasks that a phase does not train."""
+    moving = {id(parameter) for name in trained for parameter in model.head(name).parameters()}
+    still = [name for name in model.tasks if moving.isdisjoint(map(id, model.head(name).parameters()))]
+    return {name: copy.deepcopy(model.head(name).state_dict()) for name in still}
 
 
 def _finite(model: SharedModel) -> bool:
