@@ -131,6 +131,10 @@ class Call:
         """Whether dimension 0 or 1 has the batch's size."""
         return any(layout.kind in {"first", "second"} for layout in self.candidates(count))
 
+    def forget(self) -> None:
+        """Lets go of the inputs, after the last question."""
+        self.bound, self.load = replace(self.bound, rows=()), None
+
     def known(self) -> Layout:
         """The layout, after it was found."""
         if self.layout is None:

@@ -57,21 +57,24 @@ class ConvRule(Rule):
         groups: Groups,
         wanted: Collection[str],
     ) -> dict[str, Tensor]:
-        """The weight gradient of each task's slice; the bias is a segment sum."""
+        """The gradients of each task's slice."""
         conv: Any = module
-        g, found = grads[0], {}
+        g = grads[0]
+        if "weight" not in wanted:
+            return {"bias": groups.sum(g.flatten(2).sum(2))}
+        x, padding = _padded(module, bound.rows[0])
+        weight = conv.weight.detach().to(g.dtype)
+        found = {"weight": g.new_zeros((groups.tasks, *weight.shape))}
         if "bias" in wanted:
-            found["bias"] = groups.sum(g.flatten(2).sum(2))
-        if "weight" in wanted:
-            x, padding = _padded(module, bound.rows[0])
-            weight = conv.weight.detach().to(g.dtype)
-            total = g.new_zeros((groups.tasks, *weight.shape))
-            still = [0] * len(conv.kernel_size)
-            for task, (part, a) in enumerate(zip(groups.split(g), groups.split(x), strict=True)):
-                if a.shape[0]:
-                    total[task] = torch.ops.aten.convolution_backward(
-                        part, a, weight, None, conv.stride, padding, conv.dilation, False, still, conv.groups,
-                        (False, True, False),
-                    )[1]  # fmt: skip
-            found["weight"] = total
+            found["bias"] = g.new_zeros((groups.tasks, weight.shape[0]))
+        still = [0] * len(conv.kernel_size)
+        for task, (part, a) in enumerate(zip(groups.split(g), groups.split(x), strict=True)):
+            if a.shape[0]:
+                _, own, bias = torch.ops.aten.convolution_backward(
+                    part, a, weight, [weight.shape[0]], conv.stride, padding, conv.dilation, False, still, conv.groups,
+                    (False, True, "bias" in wanted),
+                )  # fmt: skip
+                found["weight"][task] = own
+                if "bias" in wanted:
+                    found["bias"][task] = bias
         return found

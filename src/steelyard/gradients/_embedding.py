@@ -16,14 +16,24 @@ if TYPE_CHECKING:
     from steelyard.gradients._groups import Groups
 
 
-def scatter(tasks: Tensor, ids: Tensor, values: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Sum values [K, d] into [T, V, d] at (task, id): dense for a small table, sparse (coalesced) for a large one."""
+def scatter(
+    tasks: Tensor, ids: Tensor, values: Tensor, shape: tuple[int, int, int], visible: Tensor | None = None
+) -> Tensor:
+    """Sum values [K, d] into [T, V, d] at (task, id): dense for a small table, sparse (coalesced) for a large one.
+
+    Values that are not visible get a place of their own behind all others, which is left out: values are never copied.
+    """
     count, table, width = shape
     keys = tasks * table + ids
+    if visible is not None:
+        keys = keys.masked_fill(~visible, count * table)
     if count * table <= keys.numel():
-        return values.new_zeros(count * table, width).index_add_(0, keys, values).reshape(shape)
+        return values.new_zeros(count * table + 1, width).index_add_(0, keys, values)[:-1].reshape(shape)
     unique, where = torch.unique(keys, return_inverse=True)
     total = values.new_zeros(unique.numel(), width).index_add_(0, where, values)
+    if visible is not None:
+        inside = int(torch.searchsorted(unique, count * table))
+        unique, total = unique[:inside], total[:inside]
     index = torch.stack((unique // table, unique % table))
     return torch.sparse_coo_tensor(index, total, shape, is_coalesced=True, check_invariants=False)
 
@@ -67,12 +77,10 @@ class EmbeddingRule(Rule):
         layer: Any = module
         ids, width = bound.rows[0], grads[0].shape[-1]
         tasks = groups.rows.reshape(-1, *[1] * (ids.dim() - 1)).expand_as(ids).reshape(-1)
-        values, flat = grads[0].reshape(-1, width), ids.reshape(-1)
         visible = self._visible(module, bound)
-        if visible is not None:
-            keep = visible.reshape(-1).nonzero().squeeze(1)
-            tasks, flat, values = tasks[keep], flat[keep], values[keep]
-        return {"weight": scatter(tasks, flat, values, (groups.tasks, layer.num_embeddings, width))}
+        shown = None if visible is None else visible.reshape(-1)
+        shape = (groups.tasks, layer.num_embeddings, width)
+        return {"weight": scatter(tasks, ids.reshape(-1), grads[0].reshape(-1, width), shape, shown)}
 
 
 @register(nn.EmbeddingBag)

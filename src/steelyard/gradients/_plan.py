@@ -16,6 +16,7 @@ from steelyard.gradients._exact import exact_task_gradients, only_rows
 from steelyard.gradients._graph import Survey, places, survey
 from steelyard.gradients._groups import Groups
 from steelyard.gradients._linear import LinearRule
+from steelyard.gradients._single import single_gradients, single_owners
 from steelyard.gradients._sweep import Consumer, sweep
 from steelyard.gradients._uses import functional_uses, may_be_broadcast
 from steelyard.gradients._verify import Memory, Run, experiment, memory_of, remembered, separations, settle
@@ -57,15 +58,20 @@ class Plan:
     uses: Mapping[str, int]
     by_row: bool
 
-    def run(self, consume: Consumer) -> None:
-        """One backward of the summed losses; `consume` gets each call that has a parameter to answer for."""
+    def run(self, consume: Consumer, *, keep: bool = True) -> None:
+        """One backward of the summed losses; `consume` gets each call that has a parameter to answer for.
+
+        Where the graph is not kept, neither is what the layers were given.
+        """
 
         def useful(call: Call, grads: tuple[Tensor, ...]) -> None:
             if self._wanted(call):
                 consume(call, grads)
+            if not keep:
+                call.forget()
 
         with torch.autocast(self.losses.device.type, enabled=False):
-            sweep([self.losses], [torch.ones_like(self.losses)], self.calls, self.survey, useful)
+            sweep([self.losses], [torch.ones_like(self.losses)], self.calls, self.survey, useful, keep=keep)
 
     def gradients(self, call: Call, grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """The call's share of every task's gradient, by the scope's names."""
@@ -120,9 +126,15 @@ class Plan:
         bound, outs, groups = self._operands(call, grads)
         return call.rule.ghost_gram(call.module, bound, outs, groups, self._wanted(call))
 
-    def slow_gradients(self) -> dict[str, Tensor]:
-        """The gradients that take the exact path."""
-        return exact_task_gradients(self.losses, {name: self.scope.parameters[name] for name in self.slow})
+    def slow_gradients(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
+        """The gradients that no rule gives (or those of some parameters): one backward for all that serve one task
+        alone, and for the rest one per task.
+        """
+        slow = {name: self.scope.parameters[name] for name in self.slow if names is None or name in names}
+        owners = single_owners(self.losses, slow)
+        alone = {name: value for name, value in slow.items() if name in owners}
+        rest = {name: value for name, value in slow.items() if name not in owners}
+        return single_gradients(self.losses, alone, owners) | exact_task_gradients(self.losses, rest)
 
     def _wanted(self, call: Call) -> dict[str, str]:
         return {own: name for own, name in call.names.items() if name not in self.slow}
@@ -150,14 +162,14 @@ def make_plan(
     groups, memory = Groups(rows, losses.numel()), memory_of(module)
     memory.rowless.update(call.site for call in calls if rows.numel() and not call.has_row_dimension(rows.numel()))
     forced = set(exact) | {name for name, value in scope.parameters.items() if value._backward_hooks}
-    good = _usable(module, scope, calls, losses, len(groups), memory, forced)
-    plan = survey([losses], good)
+    good, plan = _usable(module, scope, calls, losses, len(groups), memory, forced)
     if verify == "never" or not remembered(
         good, plan, losses, groups, memory, by_row=by_row, always=verify == "always"
     ):
         _locate(good, plan, losses, outputs, groups, memory, by_row=by_row, verify=verify)
-    good = [call for index, call in enumerate(good) if index in plan.reached and call.layout is not None]
-    plan = survey([losses], good)
+    located = [call for index, call in enumerate(good) if index in plan.reached and call.layout is not None]
+    if len(located) < len(good):
+        good, plan = located, survey([losses], located)
     slow = [name for name, value in scope.parameters.items() if id(value) in plan.uncovered or name in forced]
     fresh = [name for name in slow if name not in memory.told]
     if fresh:
@@ -175,8 +187,11 @@ def _usable(
     count: int,
     memory: Memory,
     forced: Collection[str],
-) -> list[Call]:
-    """The recorded calls that may have rows and do not lie around others, and the uses that only the graph shows."""
+) -> tuple[list[Call], Survey]:
+    """The recorded calls that may have rows and do not lie around others, and the uses that only the graph shows.
+
+    With the survey of the graph with these calls.
+    """
     intact = [call for call in calls if call.intact]
     good = [call for call in intact if call.site not in memory.exact and call.candidates(count)]
     lookups = [call for call in intact if may_be_broadcast(call, count)]
@@ -187,11 +202,13 @@ def _usable(
         open_ids = {key for key in plan.uncovered if key in scope.ids and scope.ids[key] not in forced}
         fresh = fresh or not open_ids <= wanted
         if not plan.overlapping and not fresh:
-            return good
+            return good, plan
         if fresh:
             wanted |= open_ids
             pairs = functional_uses(module, [losses], scope, wanted, lookups)
             pairs = [(use, old) for use, old in pairs if use.site not in memory.exact and use.candidates(count)]
+            if not (plan.overlapping or pairs or any(call.found for call in good)):
+                return good, plan  # there is nothing new to survey
             replaced = {id(old) for _, old in pairs}
             recorded = [call for call in good if not call.found and id(call) not in replaced]
             good, fresh = [*recorded, *(use for use, _ in pairs)], False

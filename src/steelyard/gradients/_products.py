@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Metric = Callable[[str, Tensor | None], Tensor | float]
 
 _CHUNK = 1 << 15  # pairs of sparse entries that are multiplied at a time
+_BLOCK = 1 << 22  # numbers in two dense blocks of entries
 
 
 def inner_products(first: TaskGradients, second: TaskGradients, metric: Metric | None = None) -> Tensor:
@@ -50,20 +51,61 @@ def _scaled(rows: Tensor, scale: Tensor | float) -> Tensor:
 
 
 def _sparse(first: Tensor, second: Tensor, name: str, metric: Metric | None) -> Tensor:
-    """Both sides [T, V, d]: every entry of the one with the other's entries of the same id, some at a time."""
-    tasks, ids = first.indices()
-    order = second.indices()[1].argsort()
-    others, sorted_ids = second.indices()[0][order], second.indices()[1][order]
-    low = torch.searchsorted(sorted_ids, ids)
-    counts = torch.searchsorted(sorted_ids, ids, right=True) - low
+    """Both sides [T, V, d]: ids of many tasks in dense blocks, the others' entries pair by pair."""
+    counts = [torch.bincount(side.indices()[1], minlength=first.shape[1]) for side in (first, second)]
+    pairs = counts[0] * counts[1]
+    # A block holds a row for every task, whether it has the id or not; so much do so many pairs hold.
+    often = (pairs > 0) & (2 * pairs >= first.shape[0] + second.shape[0])
+    rare = (pairs > 0) & ~often
+    common, left, right = often.nonzero().squeeze(1), _where(first, rare), _where(second, rare)
+    return _paired(first, left, second, right, name, metric) + _in_blocks(first, second, common, name, metric)
+
+
+def _where(side: Tensor, ids: Tensor) -> Tensor:
+    """The entries whose id is one of these, given as BoolTensor[V]."""
+    return ids[side.indices()[1]].nonzero().squeeze(1)
+
+
+def _in_blocks(first: Tensor, second: Tensor, ids: Tensor, name: str, metric: Metric | None) -> Tensor:
+    """The share of some ids: dense blocks [tasks, ids, d] of both sides, some ids at a time."""
+    total = first.values().new_zeros(first.shape[0], second.shape[0])
+    at = torch.full((first.shape[1],), -1, device=ids.device)
+    step = max(1, _BLOCK // (first.shape[2] * sum(total.shape)))
+    for some in torch.split(ids, step):
+        at[some] = torch.arange(len(some), device=ids.device)
+        one, other = _block(first, at, len(some)), _block(second, at, len(some))
+        if metric is not None:
+            other = _scaled(other, metric(name, some))
+        total.addmm_(one.flatten(1), other.flatten(1).t())
+        at[some] = -1
+    return total
+
+
+def _block(side: Tensor, at: Tensor, count: int) -> Tensor:
+    """The entries whose id has a place, ``[tasks, count, d]``."""
+    tasks, ids = side.indices()
+    inside = (at[ids] >= 0).nonzero().squeeze(1)
+    block = side.values().new_zeros(side.shape[0], count, side.shape[2])
+    block[tasks[inside], at[ids[inside]]] = side.values()[inside]
+    return block
+
+
+def _paired(
+    first: Tensor, left: Tensor, second: Tensor, right: Tensor, name: str, metric: Metric | None
+) -> Tensor:
+    """Some entries of the one with those of the other that have the same id, some at a time."""
+    (tasks, ids), (others, other_ids) = first.indices()[:, left], second.indices()[:, right]
+    order = other_ids.argsort()
+    low = torch.searchsorted(other_ids[order], ids)
+    counts = torch.searchsorted(other_ids[order], ids, right=True) - low
     mine = torch.repeat_interleave(counts)
     start = counts.cumsum(0) - counts
-    theirs = (low - start)[mine] + torch.arange(len(mine), device=ids.device)
+    theirs = order[(low - start)[mine] + torch.arange(len(mine), device=ids.device)]
     total = first.values().new_zeros(first.shape[0] * second.shape[0])
     for one, other in zip(torch.split(mine, _CHUNK), torch.split(theirs, _CHUNK), strict=True):
-        rows = second.values()[order[other]]
+        rows = second.values()[right[other]]
         if metric is not None:
             rows = _scaled(rows, metric(name, ids[one]))
-        found = torch.linalg.vecdot(first.values()[one], rows)
+        found = torch.linalg.vecdot(first.values()[left[one]], rows)
         total.index_add_(0, tasks[one] * second.shape[0] + others[other], found)
     return total.reshape(first.shape[0], second.shape[0])

@@ -42,8 +42,9 @@ class SharedTape:
         self._module = module
         self._reduce = reduce
 
-    def task_gradients(self, losses: Tensor) -> TaskGradients:
-        """Every task's gradient {name: Tensor[T, *shape]}, by one backward per task."""
+    def task_gradients(self, losses: Tensor, *, keep: bool = True) -> TaskGradients:
+        """Every task's gradient {name: Tensor[T, *shape]}, by one backward per task; the graph is kept in any case."""
+        del keep
         found = exact_task_gradients(losses, self.scope.parameters)
         if self._reduce:
             found = {name: reduce_sum(value) for name, value in found.items()}

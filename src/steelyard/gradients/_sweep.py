@@ -49,7 +49,13 @@ class _Collector:
 
 
 def sweep(
-    roots: Sequence[Tensor], seeds: Sequence[Tensor], calls: Sequence[Call], plan: Survey, consume: Consumer
+    roots: Sequence[Tensor],
+    seeds: Sequence[Tensor],
+    calls: Sequence[Call],
+    plan: Survey,
+    consume: Consumer,
+    *,
+    keep: bool = True,
 ) -> None:
     """Run the backward.
 
@@ -59,6 +65,7 @@ def sweep(
         calls: the recorded calls.
         plan: the survey of the graph below the roots with these calls.
         consume: receives each reached call with the gradients of its outputs.
+        keep: whether the graph is kept; without it what the forward saved is free as soon as the backward is past it.
     """
     collector = _Collector(calls, consume)
     ends = [(i, k) for i in sorted(plan.frontier) for k in range(len(calls[i].outputs))]
@@ -74,7 +81,7 @@ def sweep(
             list(roots),
             [edge(calls[i].outputs[k]) for i, k in ends],
             list(seeds),
-            retain_graph=True,
+            retain_graph=keep,
             allow_unused=True,
         )
     finally:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.gradients._distributed import reduce_sum
+from steelyard.gradients._errors import GradientError
 from steelyard.gradients._exact import exact_row_slopes, exact_slopes
 from steelyard.gradients._plan import Plan, Verify, make_plan
 from steelyard.gradients._result import TaskGradients, add, gram_of, slopes_of, squares_of
@@ -48,12 +49,15 @@ class Tape:
         self._verify = verify
         self._reduce = reduce
         self._plan: Plan | None = None
+        self._over = False
 
-    def task_gradients(self, losses: Tensor) -> TaskGradients:
+    def task_gradients(self, losses: Tensor, *, keep: bool = True) -> TaskGradients:
         """Every task's gradient: a mapping {parameter name: Tensor[T, *shape]}.
 
         Args:
             losses: Tensor[T], losses[t] computed from the rows of task t.
+            keep: whether the graph is kept. Without it this is the last question, and what the forward saved is freed
+                as the backward goes, as in a training step.
 
         Returns:
             A mapping that keeps embedding gradients sparse until an entry is read.
@@ -65,8 +69,10 @@ class Tape:
             for name, value in plan.gradients(call, grads).items():
                 found[name] = add(found.get(name), value)
 
-        plan.run(consume)
-        found.update(plan.slow_gradients())
+        slow = plan.slow_gradients()
+        plan.run(consume, keep=keep)
+        found.update(slow)
+        self._over = not keep
         like = torch.zeros(plan.groups.tasks, dtype=self.scope.dtype, device=losses.device)
         if self._reduce:
             dense = TaskGradients(found, self.scope.shapes, like)
@@ -199,6 +205,11 @@ class Tape:
 
     def _planned(self, losses: Tensor, *, by_row: bool = False) -> Plan:
         """The plan for these losses, made once."""
+        if self._over:
+            raise GradientError(
+                "this tape has answered its last question: task_gradients(..., keep=False) frees the graph; keep it, or "
+                "record another forward"
+            )
         plan = self._plan
         if plan is None or plan.losses is not losses or (by_row and not plan.by_row):
             plan = make_plan(

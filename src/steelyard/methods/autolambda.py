@@ -69,7 +69,7 @@ class AutoLambda(Method):
         found = self.dissect(job, job.batch(), self.weights, self.options.scope)[1]
         held_out = job.draw(Role.DEV_META, self.options.size or job.batch_size, (target,))
         with job.probe(held_out, self.options.scope, (target,)) as probe:
-            slopes = inner_products(probe.task_gradients(), found)[0]
+            slopes = inner_products(probe.task_gradients(keep=False), found)[0]
         if bool(slopes.isfinite().all()):
             adam_step(self.state, "importance", -slopes, self.options.rate)
             self.state["importance"] = rescale_weights(self.state["importance"])

@@ -120,7 +120,7 @@ class Method(ABC):
         if self.combination is None:
             return job.dissect(batch, weights, scope)
         with job.probe(batch, scope) as probe:
-            found = probe.task_gradients()
+            found = probe.task_gradients(keep=False)
         return self.descend(job, batch, weights), found
 
     def minimise(self, job: Job, batch: Batch, objective: Objective, weights: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ class Probe(Protocol):
     rows: Tensor | None
     parameters: Mapping[str, nn.Parameter]
 
-    def task_gradients(self) -> TaskGradients:
-        """Every task's gradient: parameter name to ``[T, *shape]``."""
+    def task_gradients(self, *, keep: bool = True) -> TaskGradients:
+        """Every task's gradient: parameter name to ``[T, *shape]``; without ``keep`` it is the last question."""
         ...
 
     def gram(self) -> Tensor:

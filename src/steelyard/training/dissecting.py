@@ -47,7 +47,7 @@ class Dissecting:
         """
         if not self._one_piece:
             with self.probe(batch, scope) as probe:
-                found = probe.task_gradients()
+                found = probe.task_gradients(keep=False)
             return self.descend(batch, weights), found
         every = self.model.scope("all", trainable=True)
         rows = task_of_rows(batch, self.tasks)
@@ -56,7 +56,7 @@ class Dissecting:
             outputs = self.model.losses(batch)
             counts, sums = (v if self._chosen is None else v[self._chosen] for v in (outputs.counts, outputs.sums))
             losses = sums / (self._summed(counts) if self._shared(batch) else counts).clamp(min=1)
-            found = tape.task_gradients(losses)
+            found = tape.task_gradients(losses, keep=False)
         scale = self._batcher.scale(self.step)
         used = weights if scale is None else weights * scale.to(weights)
         losses = self._summed(losses.detach()) if self._shared(batch) else losses.detach()

@@ -33,9 +33,9 @@ class Probe:
         self.losses, self.rows, self.parameters = losses, rows, parameters
         self._tape, self._summed = tape, summed
 
-    def task_gradients(self) -> gradients.TaskGradients:
-        """Every task's gradient: parameter name to ``[T, *shape]``."""
-        return self._tape.task_gradients(self.losses)
+    def task_gradients(self, *, keep: bool = True) -> gradients.TaskGradients:
+        """Every task's gradient: parameter name to ``[T, *shape]``; without ``keep`` it is the last question."""
+        return self._tape.task_gradients(self.losses, keep=keep)
 
     def gram(self) -> Tensor:
         """Inner products of the tasks' gradients, ``[T, T]``."""

@@ -71,7 +71,7 @@ class Stored:
     def of(cls, forward: Forward, shared: Mapping[str, nn.Parameter], gram: Tensor | None) -> Stored:
         """Of a micro-batch; ``gram`` is given where it is not the parameters'."""
         if forward.tape is not None:
-            return cls(forward.tape.task_gradients(forward.losses), gram)
+            return cls(forward.tape.task_gradients(forward.losses, keep=False), gram)
         values = exact_task_gradients(forward.losses, shared)
         like = next(iter(values.values())).new_zeros(len(forward.losses))
         return cls(TaskGradients(values, {name: p.shape for name, p in shared.items()}, like), gram)

@@ -84,7 +84,7 @@ class MetaWeighting(Method):
         """D ``[T, T]``, with or without η."""
         size = self.options.query_size or job.batch_size
         with job.probe(job.draw(Role.QUERY, size), self.options.scope) as probe:
-            query = probe.task_gradients()
+            query = probe.task_gradients(keep=False)
         metric = job.metric if self.options.form == "optimizer" else None
         products = inner_products(query, support, metric)
         return products * (-(rate if self.options.rate else 1.0) / len(job.tasks))
