@@ -43,13 +43,18 @@ nightly: $(VENV)/.developer
 bench: $(VENV)/.developer
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# Long tests: a thousand random kills, several processes in fours, a hundred thousand odd inputs for every reader.
+# Long tests: a thousand random kills, and several processes in fours.
 soak: $(VENV)/.developer
 	$(BIN)/python tests/soak/kills.py --kills 1000
 	STEELYARD_PROCESSES=4 $(BIN)/pytest tests/training/test_several.py
 
+# A hundred thousand odd inputs for every reader; then, where there is an atheris for this Python, two minutes each of
+# inputs that are led by the code that they reach.
+FUZZ_SECONDS ?= 120
 fuzz: $(VENV)/.developer
 	@for target in csv jsonl conll config checkpoint; do $(BIN)/python tests/soak/fuzz.py $$target --inputs 100000 || exit 1; done
+	@$(PIP) atheris || echo "no atheris for this Python"
+	@for target in csv jsonl conll config checkpoint; do $(BIN)/python tests/soak/led.py $$target --seconds $(FUZZ_SECONDS) || exit 1; done
 
 suites: $(VENV)/.developer
 	$(BIN)/steelyard suites check

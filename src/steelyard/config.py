@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from steelyard import encoders, methods
 from steelyard.data import FeatureOptions, SourceData, TargetData
+from steelyard.data.paths import place
 from steelyard.errors import SteelyardError, did_you_mean
 from steelyard.methods import Method
 from steelyard.training import Training
@@ -70,7 +71,7 @@ def load(path: Path, changes: dict[str, Any] | None = None) -> Config:
         raise SteelyardError(f"{path}: cannot read it ({error})") from None
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, or brackets in a thousand brackets
         raise SteelyardError(f"{path}: not valid TOML: {error}") from None
     for key, value in (changes or {}).items():
         _set(tables, key.split("."), value)
@@ -84,10 +85,13 @@ def load(path: Path, changes: dict[str, Any] | None = None) -> Config:
 def _with_own_tokenizer(config: Config, base: Path) -> Config:
     """An encoder that is not built in reads the sub-words of its own tokenizer; its folder starts at the file."""
     name = config.model.encoder
-    if name is None or not encoders.pretrained(name, base):
+    if name is None:
         return config
-    if (base / Path(name).expanduser()).is_dir():
-        name = str((base / Path(name).expanduser()).resolve())
+    folder = place(name, base)
+    if not encoders.pretrained(name, base):
+        return config
+    if folder.is_dir():
+        name = str(folder.resolve())
     model = config.model.model_copy(update={"encoder": name})
     features = config.features.model_copy(update={"tokenizer": config.features.tokenizer or name})
     return config.model_copy(update={"model": model, "features": features})
@@ -114,7 +118,7 @@ def parse_changes(pairs: tuple[str, ...]) -> dict[str, Any]:
             raise SteelyardError(f"--set {pair!r}: write it as key=value, for example training.epochs=3")
         try:
             changes[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             changes[key.strip()] = value
     return changes
 

@@ -2,17 +2,19 @@
 
     python tests/soak/fuzz.py csv --inputs 100000
 
-Targets: csv, jsonl, conll, config, checkpoint. With atheris the inputs are led by coverage (``pip install atheris``);
-without, they are mutations of well-formed ones. Files are written into a folder of their own, and whatever else appears
-in it is an error too; an input that takes longer than ten seconds is a hang.
+Targets: csv, jsonl, conll, config, checkpoint. The inputs are mutations of well-formed ones; `led.py` finds them by the
+code that they reach. Files are written into a folder of their own, and whatever else appears in it is an error too; an
+input that takes ten seconds of the processor is a hang. Every checkpoint is read twice: as it came, which its checksum
+mostly refuses, and with the checksum that its content has, so that what comes after it is reached too.
 """
 
 import argparse
-import importlib.util
+import contextlib
+import hashlib
 import json
 import random
+import re
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +23,8 @@ from steelyard import SteelyardError, config
 from steelyard.data.readers import read
 from steelyard.training import checkpoint
 
-SECONDS = 10
+SECONDS = 10.0
+"""Processor time of an input, which does not run out while something else has the machine."""
 SEEDS = {
     "csv": [
         b'text,label\nfine day,good\n"a, b",bad\n',
@@ -45,9 +48,13 @@ ENDINGS = {"csv": "data.csv", "jsonl": "data.jsonl", "conll": "data.conll", "con
 
 def feed(target: str, content: bytes, folder: Path) -> bool:
     """One input: whether it was refused; whatever is not a clean refusal is raised."""
+    if target == "checkpoint" and (sealed := resealed(content)) != content:
+        with contextlib.suppress(SteelyardError):
+            checkpoint.load(_written(sealed, folder / ENDINGS[target]))
     refused = False
-    path = folder / ENDINGS[target]
-    path.write_bytes(content)
+    signal.signal(signal.SIGPROF, _hangs)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    path = _written(content, folder / ENDINGS[target])
     try:
         if target == "config":
             config.load(path).method.build()
@@ -60,11 +67,27 @@ def feed(target: str, content: bytes, folder: Path) -> bool:
             raise AssertionError("an error without a word") from error
         refused = True
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         path.unlink(missing_ok=True)
     left = sorted(each.name for each in folder.iterdir())
     if left:
         raise AssertionError(f"files that nobody asked for: {left}")
     return refused
+
+
+def _written(content: bytes, path: Path) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def resealed(content: bytes) -> bytes:
+    """A checkpoint with the checksum that its content should have."""
+    found = re.search(rb'"sha256":"(.{64})', content, re.DOTALL)
+    if found is None:
+        return content
+    start, stop = found.span(1)
+    total = hashlib.sha256(content[:start] + b"0" * 64 + content[stop:]).hexdigest().encode()
+    return content[:start] + total + content[stop:]
 
 
 def seeds(target: str, folder: Path) -> list[bytes]:
@@ -96,47 +119,24 @@ def mutated(known: list[bytes], draw: random.Random) -> bytes:
 
 
 def _hangs(number: int, frame: object) -> None:
-    raise TimeoutError(f"an input took longer than {SECONDS} seconds")
+    raise TimeoutError(f"an input took more than {SECONDS:g} seconds of the processor")
 
 
 def by_mutation(target: str, inputs: int, seed: int) -> None:
     """So many mutations."""
     draw, began = random.Random(seed), time.process_time()
-    signal.signal(signal.SIGALRM, _hangs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         known, refused = seeds(target, folder), 0
         for number in range(inputs):
             content = mutated(known, draw)
-            signal.alarm(SECONDS)
             try:
                 refused += feed(target, content, folder)
             except BaseException:
                 print(f"{target}, input {number}: {content!r}")
                 raise
-    signal.alarm(0)
     spent = round(time.process_time() - began)
     print(json.dumps({"target": target, "inputs": inputs, "refused": refused, "broken": 0, "cpu_seconds": spent}))
-
-
-def by_coverage(target: str, inputs: int, seed: int) -> None:
-    """So many inputs that atheris finds."""
-    import atheris
-
-    for module in (config, sys.modules[read.__module__], checkpoint):
-        for name, value in vars(module).items():
-            if (
-                callable(value)
-                and getattr(value, "__module__", "").startswith("steelyard")
-                and hasattr(value, "__code__")
-            ):
-                setattr(module, name, atheris.instrument_func(value))
-    corpus, folder = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
-    for number, content in enumerate(seeds(target, folder)):
-        (corpus / str(number)).write_bytes(content)
-    options = [f"-runs={inputs}", f"-seed={seed + 1}", f"-timeout={SECONDS}", "-max_len=600", "-print_final_stats=1"]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], lambda content: feed(target, content, folder))
-    atheris.Fuzz()
 
 
 def main() -> None:
@@ -145,12 +145,8 @@ def main() -> None:
     parser.add_argument("target", choices=list(SEEDS))
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--coverage", action="store_true", help="let atheris lead, where it is installed")
     asked = parser.parse_args()
-    if asked.coverage and importlib.util.find_spec("atheris"):
-        by_coverage(asked.target, asked.inputs, asked.seed)
-    else:
-        by_mutation(asked.target, asked.inputs, asked.seed)
+    by_mutation(asked.target, asked.inputs, asked.seed)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 from steelyard.data import splits
 from steelyard.data.features import Columns
 from steelyard.data.labels import Labels
+from steelyard.data.paths import place
 from steelyard.data.readers import HUB, Dialect, read, splits_of
 from steelyard.data.schema import DataTable, DataWarning
 from steelyard.data.spaces import read_labels
@@ -164,8 +165,8 @@ class Resolver:
     def _view(self, reference: str, dialect: Dialect, split: str = "train") -> View:
         if reference.startswith(PREFIX):
             raise SteelyardError(f"{reference}: a suite is named in train = only; its dev and test come with it")
-        place = reference if reference.startswith(HUB) else str((self.base / Path(reference).expanduser()).resolve())
-        key = (place, dialect, split)
+        where = reference if reference.startswith(HUB) else str(place(reference, self.base).resolve())
+        key = (where, dialect, split)
         if key not in self._tables:
             self._tables[key] = read(reference, self.base, dialect, split)
         return self._one(View(self._tables[key]))

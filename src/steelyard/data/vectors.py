@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from steelyard.data.paths import place
 from steelyard.encoders.vectors import words_in
 
 PREFIX = "suite:"
@@ -20,7 +21,7 @@ def vectors_file(vectors: str, base: Path | str) -> Path:
         from steelyard.data.suites import pretrained
 
         return pretrained(vectors)
-    return Path(base) / Path(vectors).expanduser()
+    return place(vectors, base)
 
 
 def words_of(vectors: str | None, base: Path) -> frozenset[str]:

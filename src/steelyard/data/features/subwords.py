@@ -11,6 +11,7 @@ import numpy as np
 
 from steelyard.data.features.base import Columns, Featuriser, Pieces
 from steelyard.data.features.words import ragged
+from steelyard.data.paths import place
 from steelyard.data.table import PAIR, texts
 from steelyard.errors import SteelyardError
 from steelyard.tasks import Inputs
@@ -112,7 +113,7 @@ class Subwords(Featuriser):
 
 def resolved(tokenizer: str, base: Path) -> str:
     """The tokenizer as this computer can load it: folders relative to the configuration become absolute."""
-    local = base / Path(tokenizer).expanduser()
+    local = place(tokenizer, base)
     return str(local.resolve()) if local.is_dir() else tokenizer
 
 

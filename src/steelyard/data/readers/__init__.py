@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steelyard.data.paths import place
 from steelyard.data.readers.columnar import read_parquet
 from steelyard.data.readers.conll import read_conll, read_conllu
 from steelyard.data.readers.delimited import read_csv, read_tsv
@@ -16,6 +16,8 @@ from steelyard.data.table import listed, near
 from steelyard.errors import SteelyardError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from steelyard.data.table import Table
 
 __all__ = ["READERS", "Dialect", "Reader", "read", "reader", "splits_of"]
@@ -49,7 +51,7 @@ def read(reference: str, base: Path, dialect: Dialect | None = None, split: str 
     if reference.startswith(HUB):
         table = read_hub(reference.removeprefix(HUB), reference, split)
     else:
-        table = _read_path(reference, base / Path(reference).expanduser(), dialect, split)
+        table = _read_path(reference, place(reference, base), dialect, split)
     if not len(table):
         raise SteelyardError(f"{reference}: there are no rows below the header; is it the right file?")
     return table
@@ -59,7 +61,7 @@ def splits_of(reference: str, base: Path) -> tuple[str, ...]:
     """The splits that a Hugging Face data set brings along; none for files."""
     if reference.startswith(HUB):
         return read_hub.splits(reference.removeprefix(HUB))
-    path = base / Path(reference).expanduser()
+    path = place(reference, base)
     return read_local.splits(path) if path.is_dir() else ()
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CHUNK = 20_000
 
+Cell = str | list[str] | None
+
 
 def read_jsonl(path: Path, origin: str, dialect: Dialect) -> Table:
     """Keys become columns; a key that a line lacks is a missing value; lists stay lists."""
@@ -36,7 +38,7 @@ def read_jsonl(path: Path, origin: str, dialect: Dialect) -> Table:
                         f"{origin}, line {numbers[position]}: {key!r} is a list in some lines "
                         "and not in others; write it the same way everywhere"
                     )
-                columns.setdefault(key, [None] * len(objects))[position] = _cell(cell)
+                columns.setdefault(key, [None] * len(objects))[position] = cell
         # As Arrow at once: Python's own lists of a large file would take several times the memory.
         parts.append({key: pa.array(cells, _type(lists.get(key))) for key, cells in columns.items()})
         lines += numbers
@@ -64,9 +66,9 @@ def _type(is_list: bool | None) -> Any:
     return pa.list_(pa.string()) if is_list else pa.string()
 
 
-def _chunks(path: Path, origin: str) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
+def _chunks(path: Path, origin: str) -> Iterator[tuple[list[int], list[dict[str, Cell]]]]:
     numbers: list[int] = []
-    objects: list[dict[str, Any]] = []
+    objects: list[dict[str, Cell]] = []
     with utf8_told(path, origin), path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if line.isspace():
@@ -79,9 +81,12 @@ def _chunks(path: Path, origin: str) -> Iterator[tuple[list[int], list[dict[str,
     yield numbers, objects
 
 
-def _parsed(line: str, origin: str, number: int) -> dict[str, Any]:
+def _parsed(line: str, origin: str, number: int) -> dict[str, Cell]:
     try:
         value = json.loads(line)
+        cells = {key: _cell(cell) for key, cell in value.items()} if isinstance(value, dict) else {}
+        if "\\ud" in line.lower():
+            json.dumps(cells, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         if number == 1 and line.lstrip().startswith("["):
             raise SteelyardError(_array(origin)) from None
@@ -89,18 +94,25 @@ def _parsed(line: str, origin: str, number: int) -> dict[str, Any]:
             f"{origin}, line {number}: not JSON ({error.msg} at column {error.colno}); "
             "each line must be one whole object (is the file cut off?)"
         ) from None
+    except UnicodeEncodeError:
+        raise SteelyardError(
+            f"{origin}, line {number}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
+            "write the whole pair, or the character itself"
+        ) from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, or lists in a thousand lists
+        raise SteelyardError(f"{origin}, line {number}: not a row ({error})") from None
     if number == 1 and isinstance(value, list) and value and isinstance(value[0], dict):
         raise SteelyardError(_array(origin))
     if not isinstance(value, dict):
         raise SteelyardError(f'{origin}, line {number}: each line must be an object like {{"text": …}}')
-    return value
+    return cells
 
 
 def _array(origin: str) -> str:
     return f"{origin}: the file is one JSON array; write one object per line, without brackets and commas between them"
 
 
-def _cell(cell: Any) -> str | list[str] | None:
+def _cell(cell: Any) -> Cell:
     if isinstance(cell, list):
         return [_scalar(item) for item in cell]
     return None if cell is None else _scalar(cell)
