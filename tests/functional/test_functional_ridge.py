@@ -44,7 +44,7 @@ def test_errors_are_those_of_rows_that_were_left_out_averaged_over_penalties(row
     means = torch.stack([m.square().sum(1).mean() for m in missed])
     trust = (-means / means[0] * rows / 2).softmax(0)
     wanted = sum(t * m for t, m in zip(trust, missed, strict=True)).square().sum(1)
-    torch.testing.assert_close(leave_one_out_errors(x, y), wanted)
+    torch.testing.assert_close(leave_one_out_errors(x, y), wanted, rtol=1e-5, atol=1e-9)
 
 
 def test_the_map_is_the_strongest_penalty_that_is_not_surely_worse() -> None:

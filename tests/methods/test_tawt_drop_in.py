@@ -6,7 +6,7 @@ from torch import nn
 
 from steelyard import SteelyardError
 from steelyard.functional import mirror_descent
-from steelyard.methods.tawt import TargetWeights
+from steelyard.methods.tawt import TargetWeights, answers
 
 
 def loop(steps=6, **options):
@@ -80,3 +80,21 @@ def test_wrong_use_is_refused_in_words():
     for parameters, sources in ((frozen.parameters(), 2), (nn.Linear(2, 2).parameters(), 0)):
         with pytest.raises(SteelyardError, match="needs trainable shared parameters and at least one source"):
             TargetWeights(parameters, sources=sources)
+
+
+def test_a_look_before_training_is_the_methods_and_updates_go_on_from_it():
+    generator = torch.Generator().manual_seed(2)
+    target, near, far = (torch.randn(n, 6, generator=generator) for n in (40, 200, 200))
+    weights = TargetWeights([nn.Parameter(torch.ones(1))], sources=2)
+    shown = [(near, (near[:, 0] > 0).long()), (far, torch.randint(0, 3, (200,), generator=generator))]
+    mixture = weights.look((target, target[:, 0]), shown)
+    known = [(x.double(), answers.numbers(y)) for x, y in ((target, target[:, 0]), *shown)]
+    wanted = mirror_descent(torch.tensor([0.5, 0.5]), answers.told(known[0], known[1:]).float(), 1.5, 0.05 / 2)
+    torch.testing.assert_close(mixture, wanted)
+    assert mixture[0] > 4 * mixture[1]
+    torch.testing.assert_close(weights.update(), wanted)  # nothing was observed yet
+    resumed = TargetWeights([nn.Parameter(torch.ones(1))], sources=2)
+    resumed.load_state_dict(weights.state_dict())
+    torch.testing.assert_close(resumed.update(), wanted)
+    with pytest.raises(SteelyardError, match="2 sources, and was shown 1"):
+        weights.look((target, target[:, 0]), shown[:1])

@@ -74,8 +74,8 @@ def leave_one_out_errors(inputs: Tensor, targets: Tensor) -> Tensor:
 def _path(inputs: Tensor, targets: Tensor) -> Iterator[_Fit]:
     """A fit for each penalty, the infinite one first.
 
-    No row is left out in earnest: with X = U diag(s) Vᵀ centred and H = 1/n + U diag(s²/(s²+p)) Uᵀ, what row i lacks
-    under the fit to the others is (y_i − ŷ_i)/(1 − H_ii).
+    No row is left out in earnest: with X centred and H = 1/n + X(XᵀX + p)⁻¹Xᵀ, what row i lacks under the fit to the
+    others is (y_i − ŷ_i)/(1 − H_ii). All penalties share the eigenvectors of XᵀX, or of XXᵀ where there are fewer rows.
     """
     require_finite(inputs, "inputs")
     require_finite(targets, "targets")
@@ -84,15 +84,19 @@ def _path(inputs: Tensor, targets: Tensor) -> Iterator[_Fit]:
             f"inputs [n, d] and targets [n, k] of at least two rows, not {[*inputs.shape]} and {[*targets.shape]}"
         )
     x, y = wide(inputs), wide(targets)
-    rows, rounding = len(x), 1e-12 * float(torch.linalg.vector_norm(x))
+    rows, rounding = len(x), 1e-24 * float(x.square().sum())
     x, y = x - x.mean(0), y - y.mean(0)
     yield _Fit(x.new_zeros(x.shape[1], y.shape[1]), y * rows / (rows - 1))
-    left, lengths, right = torch.linalg.svd(x, full_matrices=False)
-    if not bool(lengths.sum() > rounding):  # constant inputs differ by rounding alone, which no penalty is to read
+    if not bool(x.square().sum() > rounding):  # constant inputs differ by rounding alone, which no penalty is to read
         return
-    squares, along = lengths.square(), left.mT @ y
-    for penalty in PENALTIES:
-        shrunk = lengths / (squares + penalty * squares.mean())
-        fitted = left @ ((shrunk * lengths)[:, None] * along)
-        unseen = 1 - 1 / rows - left.square() @ (shrunk * lengths)
-        yield _Fit(right.mT @ (shrunk[:, None] * along), (y - fitted) / unseen.clamp_min(1e-9)[:, None])
+    few = rows < x.shape[1]
+    squares, basis = torch.linalg.eigh(x @ x.mT if few else x.mT @ x)
+    squares = squares.clamp_min(0)
+    turned = basis * squares.sqrt() if few else x @ basis  # X in the directions in which it only stretches
+    shrinks = 1 / (squares + squares.mean() * squares.new_tensor(PENALTIES)[:, None])
+    unseen = (1 - 1 / rows - turned.square() @ shrinks.mT).clamp_min(1e-9)
+    along = turned.mT @ y
+    for place, shrink in enumerate(shrinks):
+        fitted = turned @ (shrink[:, None] * along)
+        found = basis @ (shrink[:, None] * (basis.mT @ y if few else along))
+        yield _Fit(x.mT @ found if few else found, (y - fitted) / unseen[:, place, None])

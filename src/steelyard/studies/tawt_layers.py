@@ -10,7 +10,7 @@ import torch
 
 from steelyard.studies.base import Findings, Settings, Size, Table
 from steelyard.studies.results import Key, Results, Value
-from steelyard.studies.tawt_tables import JOINT, OURS, PAPERS, PRETRAIN, PRETRAINING_C, TAWTTable
+from steelyard.studies.tawt_tables import ANSWERS, JOINT, OURS, PAPERS, PRETRAIN, PRETRAINING_C, TAWTTable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,9 @@ LAYERS = ("pos", "chunk", "ner")
 MEAN = "mean"
 START = {"pre-training": PRETRAIN, "joint": "joint", "normalised joint": JOINT}
 """The paper's three paradigms, which differ in what is trained and in the weights that it begins with."""
-LEARNED: Mapping[str, dict[str, Any]] = {PAPERS: {"as_published": True}, OURS: {}}
+LEARNED: Mapping[str, dict[str, Any]] = {
+    PAPERS: {"as_published": True}, OURS: {"signal": "cosine"}, ANSWERS: {},
+}  # fmt: skip
 TRAINING: Mapping[str, Any] = {"encoder": "lstm", "batch_size": 16, "learning_rate": 6e-3}
 HIDDEN = 64
 

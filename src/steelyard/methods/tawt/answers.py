@@ -17,7 +17,7 @@ from steelyard.tasks import Role, labelled, taken
 ROWS = 2048
 """Most rows of a task that are looked at."""
 
-CHUNK = 128
+CHUNK = 256
 """Rows in one call of the encoder."""
 
 

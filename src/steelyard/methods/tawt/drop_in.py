@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,15 +10,16 @@ from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError
 from steelyard.functional import cosine_hypergradient, mirror_descent
-from steelyard.methods.tawt import evidence
+from steelyard.methods.tawt import answers, evidence
 
 
 class TargetWeights:
-    """Weights of the sources, learned from gradients that your loop has losses for.
+    """Weights of the sources, from what they answer about the target, or from gradients that your loop has losses for.
 
         weights = TargetWeights(encoder.parameters(), sources=3)
-        weights.observe(target_loss, source_losses)        # now and then, on rows of its own
-        weights.update()                                    # say once per epoch
+        weights.look((features, labels), [(features, labels), …])   # before training, on the encoder as it is; or
+        weights.observe(target_loss, source_losses)                 # now and then, on rows of its own,
+        weights.update()                                            # and say once per epoch
         (weights.mixture * source_losses).sum().backward()
 
     Gradients are taken by one backward per source, exactly, whatever the model; `steelyard.gradients` does it faster.
@@ -59,8 +60,26 @@ class TargetWeights:
         )
         like = self._parameters[0].detach()
         self.mixture = torch.full((sources,), 1 / sources, device=like.device)
+        self._prior = self.mixture
         self._state: dict[str, Tensor] = {}
         evidence.begin(self._state, sources, self.mixture)
+
+    def look(self, target: tuple[Tensor, Tensor], sources: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Sets the weights by what the sources' answers say of the target's labels, as method ``tawt`` does by default.
+
+        Args:
+            target: The target's features, ``[n, d]``, and labels: classes ``[n]``, or numbers ``[n]`` or ``[n, k]``.
+            sources: The same for each source, ``[n_t, d]``. Some two thousand rows of each are enough.
+
+        Returns:
+            The weights ``[S]``; `update` moves on from them.
+        """
+        known = [(x.detach().flatten(1), answers.numbers(y)) for x, y in (target, *sources)]
+        if len(known) != len(self.mixture) + 1:
+            raise SteelyardError(f"TargetWeights has {len(self.mixture)} sources, and was shown {len(sources)}")
+        found = answers.told(known[0], known[1:]).to(self.mixture)
+        self.mixture = self._prior = mirror_descent(self._prior, found, self._strength, self._floor)
+        return self.mixture
 
     def observe(self, target_loss: Tensor, source_losses: Tensor) -> Tensor:
         """Takes one probe in; no ``.grad`` is touched. Graphs are kept, so the losses may be trained on as well.
@@ -82,21 +101,21 @@ class TargetWeights:
         """Moves the weights; returns them, ``[S]``."""
         newest = evidence.latest(self._state).to(self.mixture)
         if self._accumulate:
-            even = torch.full_like(self.mixture, 1 / len(self.mixture))
-            effects = evidence.effects(self._state).to(even)
-            self.mixture = mirror_descent(even, effects, self._strength, self._floor)
+            effects = evidence.effects(self._state).to(self.mixture)
+            self.mixture = mirror_descent(self._prior, effects, self._strength, self._floor)
         else:
             self.mixture = mirror_descent(self.mixture, newest, self._eta, self._floor)
         return self.mixture
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed loop needs."""
-        return {"mixture": self.mixture.clone(), **{name: value.clone() for name, value in self._state.items()}}
+        own = {"mixture": self.mixture.clone(), "prior": self._prior.clone()}
+        return {**own, **{name: value.clone() for name, value in self._state.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` of another."""
-        self.mixture = state["mixture"].clone()
-        self._state = {name: value.clone() for name, value in state.items() if name != "mixture"}
+        self.mixture, self._prior = state["mixture"].clone(), state["prior"].clone()
+        self._state = {name: value.clone() for name, value in state.items() if name not in ("mixture", "prior")}
 
     def _gradient(self, loss: Tensor) -> Tensor:
         """∇_φ of a loss, ``[P]``; zeros for parameters that it does not use."""
