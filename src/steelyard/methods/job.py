@@ -225,6 +225,14 @@ class Job(Protocol):
         """
         ...
 
+    def then(self, rest: Callable[[], None]) -> None:
+        """Runs the rest of a step, which looks at the parameters that the step has moved.
+
+        At once, in the library's loop. In a loop of your own the optimiser steps after `Method.step` has returned, and
+        the rest waits for it (`OwnLoop.after_step`).
+        """
+        ...
+
     def metric(self, name: str, ids: Tensor | None = None) -> Tensor | float:
         """P of the last step: a parameter (or some of its rows) moved by -`rate`·P·gradient, all else held."""
         ...
