@@ -106,9 +106,9 @@ def _paired(first: Tensor, left: Tensor, second: Tensor, right: Tensor, name: st
     theirs = order[(low - start)[mine] + torch.arange(len(mine), device=ids.device)]
     total = first.values().new_zeros(first.shape[0] * second.shape[0])
     for one, other in zip(torch.split(mine, _CHUNK), torch.split(theirs, _CHUNK), strict=True):
-        rows = second.values()[right[other]]
+        rows = second.values().index_select(0, right[other])
         if metric is not None:
             rows = _scaled(rows, metric(name, ids[one]))
-        found = torch.linalg.vecdot(first.values()[left[one]], rows)
+        found = first.values().index_select(0, left[one]).mul_(rows).sum(1)  # several times as fast as vecdot
         total.index_add_(0, tasks[one] * second.shape[0] + others[other], found)
     return total.reshape(first.shape[0], second.shape[0])
