@@ -171,7 +171,7 @@ def rival(name, tasks):
     """The method as torchjd has it; a part of them needs solvers of its own."""
     aggregation, linalg = pytest.importorskip("torchjd.aggregation"), pytest.importorskip("torchjd.linalg")
     make = {
-        "mgda": lambda: aggregation.MGDA(epsilon=1e-15, max_iters=500),
+        "mgda": lambda: aggregation.MGDA(epsilon=1e-15, max_iters=5_000),
         "upgrad": lambda: aggregation.UPGrad(projector=linalg.QuadprogProjector(norm_eps=0.0, reg_eps=1e-9)),
         "cagrad": lambda: aggregation.CAGrad(c=0.5),
         "nash": lambda: aggregation.NashMTL(n_tasks=tasks),
@@ -191,8 +191,8 @@ def rival(name, tasks):
 def test_torchjd_agrees(name, shape, kind):
     """The updates agree to 1e-4 of their length, but for factors: Nash's is √T long there, and IMTL-G has Σλ = 1.
 
-    Two of its solvers stop earlier than that. There ours has to be the better one: MGDA's the shorter mixture, CAGrad's
-    the one with the better worst task.
+    Two of its solvers stop earlier than that, MGDA's Frank-Wolfe from three tasks on. There ours has to be
+    the better one: MGDA's the shorter mixture, CAGrad's the one with the better worst task.
     """
     if name == "pcgrad" and shape[0] > 2:
         pytest.skip("visits in random order")
@@ -209,4 +209,5 @@ def test_torchjd_agrees(name, shape, kind):
             assert float(ours.norm()) <= float(theirs.norm()) * (1 + 1e-9)
         elif name == "cagrad":
             assert float((rows @ ours).min()) >= float((rows @ theirs).min()) - 1e-6
-        assert apart < {"mgda": 5e-2, "cagrad": 1e-3}.get(name, 1e-4), apart
+        early = {"mgda": 1e-2 if shape[0] > 2 else 1e-4, "cagrad": 5e-4}
+        assert apart < early.get(name, 1e-4), apart
