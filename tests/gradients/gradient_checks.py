@@ -75,7 +75,46 @@ def check(
         per_row = tape.row_slopes(losses, direction)
         assert per_row.shape == rows.shape
         close(torch.zeros_like(slopes).index_add(0, rows, per_row.to(slopes.dtype)), slopes, size, tolerance)
+
+    def recorded() -> tuple[gradients.Tape, Tensor]:
+        with gradients.record(module, rows, parameters) as again:
+            out = forward()
+            return again, losses_of(out) if losses_of else task_losses(out, rows, tasks)
+
+    check_traces(recorded, tolerance)
     return found
+
+
+def check_traces(recorded: Callable[[], tuple[gradients.Tape, Tensor]], tolerance: float) -> None:
+    """Products of two batches whose gradients are never there as a whole; the first step moves the parameters."""
+    tape, losses = recorded()
+    scope = tape.scope.parameters
+    flat = _flat(losses, scope)
+    weights = torch.linspace(-1, 2, losses.numel(), dtype=flat.dtype)
+    moved, traces = tape.traced(losses, weights)
+    size = flat.norm(dim=1).max().item()
+    for name, value in moved.items():
+        place = sum(p.numel() for p in list(scope.values())[: list(scope).index(name)])
+        wanted = weights @ flat[:, place : place + value.numel()]
+        close(value.flatten().to(flat.dtype), wanted, size * losses.numel(), tolerance)
+    before = {name: value.detach().clone() for name, value in scope.items()}
+    with torch.no_grad():
+        for value in scope.values():
+            value.mul_(0.9)
+    try:
+        other, losses = recorded()
+        second = _flat(losses, scope)
+        size = max(size * second.norm(dim=1).max().item(), 1e-30)
+        close(other.products(losses, traces).to(flat.dtype), second @ flat.t(), size, tolerance)
+    finally:
+        with torch.no_grad():
+            for name, value in scope.items():
+                value.copy_(before[name])
+
+
+def _flat(losses: Tensor, scope: Mapping[str, Tensor]) -> Tensor:
+    exact = gradients.exact_task_gradients(losses, scope)
+    return torch.cat([value.reshape(losses.numel(), -1) for value in exact.values()], 1)
 
 
 def check_scalars(tape: gradients.Tape, losses: Tensor, flat: Tensor, tolerance: float) -> None:

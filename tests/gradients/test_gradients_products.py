@@ -28,9 +28,10 @@ def task_gradients(model, rows, seed):
 
 @pytest.mark.parametrize("table", [6, 60, 500])
 @pytest.mark.parametrize("preconditioned", [False, True])
-@pytest.mark.parametrize("chunk", [7, 1 << 15])
-def test_products_are_those_of_dense_gradients(table, preconditioned, chunk, monkeypatch):
+@pytest.mark.parametrize(("chunk", "block"), [(7, 90), (1 << 15, 1 << 22)])
+def test_products_are_those_of_dense_gradients(table, preconditioned, chunk, block, monkeypatch):
     monkeypatch.setattr("steelyard.gradients._products._CHUNK", chunk)
+    monkeypatch.setattr("steelyard.gradients._products._BLOCK", block)
     torch.manual_seed(0)
     model = Words(table).double()
     first = task_gradients(model, torch.tensor([0, 0, 1, 2, 2, 3]), 1)

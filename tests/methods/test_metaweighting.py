@@ -5,9 +5,11 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from steelyard import Rows, SteelyardError, Suite, Task, fit, testing
 from steelyard.functional import hypergradient_matrix, min_norm_gap
+from steelyard.gradients import inner_products
 from steelyard.methods.metaweighting import MetaWeighting, QueryWeights
 from steelyard.methods.metaweighting.direction import common_direction, moved
 from steelyard.tasks import Ragged, Role
@@ -81,8 +83,9 @@ def by_differences(job, start, moments, batch, query, weights, width=1e-4):
     return torch.stack(columns, 1)
 
 
+@pytest.mark.parametrize("memory", ["whole", "bounded"])
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW"])
-def test_hypergradients_are_derivatives_of_the_query_losses_through_the_step(optimizer):
+def test_hypergradients_are_derivatives_of_the_query_losses_through_the_step(optimizer, memory):
     """At a rate so large that θ^k is far from θ^{k-1}; Adam's v is so large that it hardly moves, as the form says."""
 
     def check(method, job):
@@ -96,10 +99,8 @@ def test_hypergradients_are_derivatives_of_the_query_losses_through_the_step(opt
                     value.copy_(50 + 50 * torch.rand(value.shape, generator=draw, dtype=value.dtype))
         expected = by_differences(job, start, moments, batch, query, weights)
         job.draw = lambda *_: query
-        rate = job.rate
-        found = method._hypergradients(
-            job, method.dissect(job, job.batch(), method.weights, method.options.scope)[1], rate
-        )
+        rate, take = job.rate, method.dissect if memory == "whole" else method.trace
+        found = method._hypergradients(job, take(job, job.batch(), method.weights, method.options.scope)[1], rate)
         torch.testing.assert_close(found, expected, rtol=1e-3 if optimizer != "SGD" else 1e-6, atol=1e-8)
 
     form = "gradient_descent" if optimizer == "SGD" else "optimizer"
@@ -159,7 +160,7 @@ class _Held:
     """A probe whose gradients are known."""
 
     def __init__(self, gradients):
-        self.task_gradients = lambda: gradients
+        self.products = lambda other, metric: inner_products(gradients, other, metric)
 
     def __enter__(self):
         return self
@@ -168,18 +169,17 @@ class _Held:
         return None
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"data": dense_suite(), "encoder": network()},
-        {"data": dense_suite(), "encoder": nn.Sequential(network(), nn.BatchNorm1d(4).double())},
-        {"data": dense_suite(), "encoder": network(), "accumulate": 2, "batch_size": 4},
-        {"data": dense_suite(), "encoder": network(), "batching": "one_task"},
-        {"data": dense_suite(), "encoder": network(), "clip": 0.01},
-        textcnn_settings(),
-    ],
-    ids=["plain", "batchnorm", "accumulate", "one_task", "clip", "textcnn"],
-)
+KINDS = {
+    "plain": {"data": dense_suite(), "encoder": network()},
+    "batchnorm": {"data": dense_suite(), "encoder": nn.Sequential(network(), nn.BatchNorm1d(4).double())},
+    "accumulate": {"data": dense_suite(), "encoder": network(), "accumulate": 2, "batch_size": 4},
+    "one_task": {"data": dense_suite(), "encoder": network(), "batching": "one_task"},
+    "clip": {"data": dense_suite(), "encoder": network(), "clip": 0.01},
+    "textcnn": textcnn_settings(),
+}
+
+
+@pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
 def test_a_step_that_is_taken_apart_is_the_same_step(settings):
     def check(method, job):
         del method
@@ -197,6 +197,75 @@ def test_a_step_that_is_taken_apart_is_the_same_step(settings):
         assert set(job.dissect(batch, weights, "shared")[1]) == set(job.model.scope("shared"))
 
     inside(check, **settings)
+
+
+def with_labels_of_all_tasks():
+    """Rows that carry the labels of two tasks."""
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(40, 5, generator=generator, dtype=torch.float64)
+    tasks = [
+        Task(name, "classification", {"train": Rows(inputs, (inputs[:, place] > 0).long())}, outputs=2)
+        for place, name in enumerate(["t0", "t1", "t2"])
+    ]
+    return Suite(tasks, "t0")
+
+
+MORE_KINDS = KINDS | {
+    "shared_rows": {"data": with_labels_of_all_tasks(), "encoder": network()},
+    "lstm": {"data": text_suite(), "encoder": "lstm", "encoder_options": {"size": 6, "hidden": 4}},
+}
+
+
+@pytest.mark.parametrize("settings", MORE_KINDS.values(), ids=MORE_KINDS)
+@pytest.mark.parametrize("scope", ["all", "shared"])
+def test_a_layer_at_a_time_gives_the_same_run(settings, scope):
+    def trained(memory):
+        torch.manual_seed(0)
+        method = MetaWeighting(gradient_memory=memory, alpha=0.5, scope=scope)
+        given = copy.deepcopy(settings)
+        return fit(
+            given.pop("data"), given.pop("encoder"), method,
+            **({"epochs": 2, "batch_size": 8, "device": "cpu", "progress": False} | given),
+        )  # fmt: skip
+
+    whole, bounded = trained("whole"), trained("bounded")
+    assert len(set(whole.weights.values())) > 1 or settings.get("batching") == "one_task"
+    for name, value in bounded.weights.items():
+        assert value == pytest.approx(whole.weights[name], rel=1e-4)
+
+
+def peak(tasks, memory):
+    """Most bytes in tensors at once, in a step of T tasks that together have 32 rows, on 12 layers of one size."""
+    found = []
+
+    def check(method, job):
+        method.options = MetaWeighting(gradient_memory=memory, query_size=32 // tasks).options
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            MetaWeighting.step(method, job)
+        total = most = 0
+        for event in profiled.profiler.kineto_results.events():
+            if event.name() == "[memory]":
+                total += event.nbytes()
+                most = max(most, total)
+        found.append(most)
+
+    torch.manual_seed(0)
+    layers = [layer for _ in range(12) for layer in (nn.Linear(128, 128), nn.Tanh())]
+    encoder = nn.Sequential(nn.Linear(5, 128), *layers)
+    data = dense_suite(tasks, rows=80)
+    data = Suite(
+        [t.with_rows({r: Rows(v.inputs.float(), v.labels) for r, v in t.rows.items()}) for t in data.tasks.values()],
+        "t0",
+    )
+    inside(check, data=data, encoder=encoder, batch_size=32 // tasks, optimizer="SGD")
+    return found[0]
+
+
+def test_memory_for_a_layer_at_a_time_does_not_grow_with_the_tasks(monkeypatch):
+    monkeypatch.setattr("steelyard.gradients._layers._NUMBERS", 1 << 15)
+    model = 4 * 12 * 128 * 128
+    assert peak(16, "whole") - peak(2, "whole") > 10 * model
+    assert peak(16, "bounded") - peak(2, "bounded") < 0.5 * model  # of which the heads' take 0.35
 
 
 def test_the_direction_is_common_and_shortest():

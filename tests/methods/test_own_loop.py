@@ -8,12 +8,13 @@ from torch import nn
 
 from steelyard import SteelyardError, fit, gradients, methods, testing
 from steelyard.methods import Combination, Method, OwnLoop
+from steelyard.tasks import Role
 
 RATE = 0.1
 NAMES = [
-    *(n for n in methods.names() if issubclass(methods.get(n), Combination) and n != "mgda_ub"),
+    *(n for n in methods.names() if issubclass(methods.get(n), Combination)),
     *("uniform", "random", "ramp", "uncertainty", "imtl_l", "gradnorm", "dwa", "bandit", "tchebycheff"),
-    *("bandit+pcgrad", "uncertainty+cagrad"),
+    *("famo", "autolambda", "bandit+pcgrad", "uncertainty+cagrad", "uncertainty+mgda_ub", "famo+mgda"),
 ]
 TASKS = [f"task{i}" for i in range(3)]
 
@@ -28,15 +29,19 @@ class ByHand(Method):
         super().__init__()
         self.own, self.tape, self.loop = name, tape, None
 
+    def prepare(self, suite, seed):
+        return methods.build(self.own).prepare(suite, seed)
+
     def step(self, job):
         shared = job.model.scope("shared")
         if self.loop is None:
             last = {n: p for n, p in shared.items() if n.startswith("encoder.2.")}
-            given = last if self.own == "gradnorm" else shared
+            given = {"gradnorm": last, "autolambda": job.model.scope("all")}.get(self.own, shared)
+            job.model.encoder.register_forward_hook(lambda module, args, output: self.read.append(output))
             self.loop = OwnLoop(self.own, TASKS, given.values(), target="task0")
             self.loop.generator = job.generator
             self.optimizer = torch.optim.SGD([*job.model.parameters(), *self.loop.parameters()], lr=RATE)
-        batch, tape = job.batch(), None
+        batch, tape, self.read = job.batch(), None, []
         if self.tape:
             rows = torch.cat([torch.full((m.rows.stop - m.rows.start,), TASKS.index(m.task))
                               for m in batch.parts[0].members])  # fmt: skip
@@ -44,9 +49,15 @@ class ByHand(Method):
                 losses = job.losses(batch)
         else:
             losses = job.losses(batch)
-        self.loop.backward(losses, tape)
+        self.loop.backward(losses, tape, self.read)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.loop.after_step(lambda: self.again(job))
+
+    def again(self, job):
+        if self.own != "autolambda":
+            return job.losses(job.batch())
+        return job.losses(job.draw(Role.DEV_META, job.batch_size, ("task0",)))[0]
 
     def after_epoch(self, job):
         self.loop.after_epoch()
@@ -99,6 +110,41 @@ def test_gradients_are_added_and_a_loop_resumes():
     assert other.step == loop.step == 2
 
 
+def twice(loop):
+    loop.backward(torch.ones(3, requires_grad=True))
+    loop.backward(torch.ones(3, requires_grad=True))
+
+
+def ahead(loop, losses):
+    loop.backward(torch.ones(3, requires_grad=True))
+    loop.after_step(lambda: losses)
+
+
+def test_what_does_not_look_ahead_asks_for_no_losses():
+    encoder = network()
+    loop = OwnLoop("pcgrad", TASKS, encoder.parameters())
+    for _ in range(2):
+        loop.backward(encoder(torch.randn(6, 5))[:, :3].square().mean(0))
+        loop.after_step(lambda: pytest.fail("nobody needs them"))
+
+
+def test_gradients_by_what_heads_read_may_come_in_several_pieces():
+    """Two encoder calls, and rows that all tasks read: conflicts at z count as those of one call."""
+    encoder, heads, rows = network().double(), nn.Linear(6, 3).double(), torch.randn(8, 5).double()
+
+    def gradients_of(pieces):
+        read = [encoder(piece) for piece in rows.split(8 // pieces)]
+        losses = (heads(torch.cat(read)) * torch.tensor([1.0, -2.0, 0.5])).tanh().mean(0)
+        encoder.zero_grad()
+        loop = OwnLoop("mgda_ub", TASKS, encoder.parameters())
+        loop.backward(losses, representation=read if pieces > 1 else read[0])
+        return [p.grad.clone() for p in encoder.parameters()], loop
+
+    (one, _), (two, _) = gradients_of(1), gradients_of(2)
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -110,11 +156,17 @@ def test_gradients_are_added_and_a_loop_resumes():
             lambda: OwnLoop("uniform", TASKS).backward(torch.tensor([1.0, float("nan"), 1.0])),
             "'task1': the loss is not",
         ),
-        (lambda: OwnLoop("famo", TASKS).backward(torch.ones(3, requires_grad=True)), "'famo' asks for 'measure'"),
+        (lambda: twice(OwnLoop("famo", TASKS)), "'famo' looks where a step has led: call after_step"),
+        (lambda: ahead(OwnLoop("famo", TASKS), torch.ones(2)), "after_step got 2 losses; give one for each of task0"),
+        (
+            lambda: ahead(OwnLoop("autolambda", TASKS, network().parameters(), target="task0"), torch.ones(3)),
+            "after_step got 3 losses; give one for each of task0$",
+        ),
+        (lambda: OwnLoop("diw", TASKS, target="task0").backward(torch.ones(3, requires_grad=True)), "'diw' asks for"),
         (lambda: OwnLoop("autolambda", TASKS, target="task0").backward(torch.ones(3, requires_grad=True)), "give the"),
         (
             lambda: OwnLoop("mgda_ub", TASKS, network().parameters()).backward(torch.ones(3, requires_grad=True)),
-            "'mgda_ub' compares gradients at the representation",
+            "'mgda_ub' compares gradients by what the heads read: give it",
         ),
     ],
 )

@@ -20,7 +20,8 @@ from steelyard.gradients._curvature import (
 from steelyard.gradients._errors import GradientError, RowsMixError, UnsupportedGraphError
 from steelyard.gradients._exact import exact_task_gradients
 from steelyard.gradients._groups import Groups
-from steelyard.gradients._products import inner_products
+from steelyard.gradients._layers import LayerTraces
+from steelyard.gradients._products import Metric, inner_products
 from steelyard.gradients._pure import pure
 from steelyard.gradients._record import record
 from steelyard.gradients._result import TaskGradients
@@ -33,6 +34,8 @@ __all__ = [
     "GradientError",
     "Groups",
     "HessianProduct",
+    "LayerTraces",
+    "Metric",
     "RowsMixError",
     "Rule",
     "SharedTape",

@@ -65,7 +65,7 @@ class Plan:
         """
 
         def useful(call: Call, grads: tuple[Tensor, ...]) -> None:
-            if self._wanted(call):
+            if self.wanted(call):
                 consume(call, grads)
             if not keep:
                 call.forget()
@@ -75,16 +75,16 @@ class Plan:
 
     def gradients(self, call: Call, grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """The call's share of every task's gradient, by the scope's names."""
-        bound, outs, groups = self._operands(call, grads)
-        wanted = self._wanted(call)
+        bound, outs, groups = self.operands(call, grads)
+        wanted = self.wanted(call)
         found = call.rule.task_gradients(call.module, bound, outs, groups, wanted)
         return {wanted[own]: value for own, value in found.items()}
 
     def row_slopes(self, call: Call, grads: tuple[Tensor, ...], direction: Mapping[str, Tensor]) -> Tensor | None:
         """Tensor[N], the call's share of every row's slope; None when the direction does not concern it."""
-        bound, outs, groups = self._operands(call, grads)
+        bound, outs, groups = self.operands(call, grads)
         own = {
-            local: direction[name].to(outs[0].dtype) for local, name in self._wanted(call).items() if name in direction
+            local: direction[name].to(outs[0].dtype) for local, name in self.wanted(call).items() if name in direction
         }
         if not own:
             return None
@@ -93,10 +93,10 @@ class Plan:
 
     def whole(self, call: Call, grads: tuple[Tensor, ...], weights: Tensor) -> dict[str, Tensor]:
         """The call's share of Σ_t w_t ∇L_t, by the scope's names."""
-        bound, outs, groups = self._operands(call, grads)
+        bound, outs, groups = self.operands(call, grads)
         each = weights.to(outs[0])[groups.rows]
         scaled = tuple(g * each.reshape(-1, *[1] * (g.dim() - 1)) for g in outs)
-        wanted = self._wanted(call)
+        wanted = self.wanted(call)
         one = Groups(torch.zeros_like(groups.rows), 1)
         found = call.rule.task_gradients(call.module, bound, scaled, one, wanted)
         return {wanted[own]: (value.to_dense() if value.is_sparse else value)[0] for own, value in found.items()}
@@ -115,7 +115,7 @@ class Plan:
 
         A parameter with several uses is always materialised, because its Gram matrix has cross terms.
         """
-        wanted = self._wanted(call).values()
+        wanted = self.wanted(call).values()
         if any(self.uses[name] > 1 for name in wanted):
             return False
         cost = call.rule.ghost_cost(call.input_rows(grads[0].dtype), call.output_rows(grads), self.groups.tasks)
@@ -123,23 +123,23 @@ class Plan:
 
     def ghost(self, call: Call, grads: tuple[Tensor, ...]) -> Tensor:
         """Tensor[T, T] by ghost products."""
-        bound, outs, groups = self._operands(call, grads)
-        return call.rule.ghost_gram(call.module, bound, outs, groups, self._wanted(call))
+        bound, outs, groups = self.operands(call, grads)
+        return call.rule.ghost_gram(call.module, bound, outs, groups, self.wanted(call))
 
-    def slow_gradients(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
-        """The gradients that no rule gives (or those of some parameters): one backward for all that serve one task
-        alone, and for the rest one per task.
-        """
-        slow = {name: self.scope.parameters[name] for name in self.slow if names is None or name in names}
+    def slow_gradients(self) -> dict[str, Tensor]:
+        """The gradients that no rule gives: one backward for all that serve one task alone, else one per task."""
+        slow = {name: self.scope.parameters[name] for name in self.slow}
         owners = single_owners(self.losses, slow)
         alone = {name: value for name, value in slow.items() if name in owners}
         rest = {name: value for name, value in slow.items() if name not in owners}
         return single_gradients(self.losses, alone, owners) | exact_task_gradients(self.losses, rest)
 
-    def _wanted(self, call: Call) -> dict[str, str]:
+    def wanted(self, call: Call) -> dict[str, str]:
+        """The call's parameters that its rule answers for: own names to the scope's."""
         return {own: name for own, name in call.names.items() if name not in self.slow}
 
-    def _operands(self, call: Call, grads: tuple[Tensor, ...]) -> tuple[Bound, tuple[Tensor, ...], Groups]:
+    def operands(self, call: Call, grads: tuple[Tensor, ...]) -> tuple[Bound, tuple[Tensor, ...], Groups]:
+        """What the call's rule works on: inputs and output gradients, rows first, and whose rows they are."""
         kind = torch.float64 if grads[0].dtype == torch.float64 else torch.float32
         outs = tuple(g.to(kind) for g in call.output_rows(grads))
         return call.input_rows(kind), outs, call.known().groups(self.groups)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from steelyard.gradients._result import TaskGradients
 
-    Metric = Callable[[str, Tensor | None], Tensor | float]
+Metric = Callable[[str, Tensor | None], Tensor | float]
+"""A diagonal: from a parameter's name, and indices of its rows or None, to its entries there."""
 
 _CHUNK = 1 << 15  # pairs of sparse entries that are multiplied at a time
 _BLOCK = 1 << 22  # numbers in two dense blocks of entries
@@ -30,7 +30,14 @@ def inner_products(first: TaskGradients, second: TaskGradients, metric: Metric |
     Returns:
         Tensor[S, T]; parameters that one of the sides has no gradient for count as zero.
     """
-    left, right = first.stored(), second.stored()
+    total = products_of(first.stored(), second.stored(), metric)
+    if total is None:
+        raise ValueError("the gradients have no parameter in common")
+    return total
+
+
+def products_of(left: Mapping[str, Tensor], right: Mapping[str, Tensor], metric: Metric | None) -> Tensor | None:
+    """As `inner_products`, of gradients by name, dense or sparse; None if they have no name in common."""
     total: Tensor | None = None
     for name in left.keys() & right.keys():
         one, other = left[name], right[name]
@@ -41,8 +48,6 @@ def inner_products(first: TaskGradients, second: TaskGradients, metric: Metric |
             scale = 1.0 if metric is None else metric(name, None)
             found = one.flatten(1) @ _scaled(other, scale).flatten(1).t()
         total = found if total is None else total + found
-    if total is None:
-        raise ValueError("the gradients have no parameter in common")
     return total
 
 
@@ -90,9 +95,7 @@ def _block(side: Tensor, at: Tensor, count: int) -> Tensor:
     return block
 
 
-def _paired(
-    first: Tensor, left: Tensor, second: Tensor, right: Tensor, name: str, metric: Metric | None
-) -> Tensor:
+def _paired(first: Tensor, left: Tensor, second: Tensor, right: Tensor, name: str, metric: Metric | None) -> Tensor:
     """Some entries of the one with those of the other that have the same id, some at a time."""
     (tasks, ids), (others, other_ids) = first.indices()[:, left], second.indices()[:, right]
     order = other_ids.argsort()
@@ -103,9 +106,9 @@ def _paired(
     theirs = order[(low - start)[mine] + torch.arange(len(mine), device=ids.device)]
     total = first.values().new_zeros(first.shape[0] * second.shape[0])
     for one, other in zip(torch.split(mine, _CHUNK), torch.split(theirs, _CHUNK), strict=True):
-        rows = second.values()[right[other]]
+        rows = second.values().index_select(0, right[other])
         if metric is not None:
             rows = _scaled(rows, metric(name, ids[one]))
-        found = torch.linalg.vecdot(first.values()[left[one]], rows)
+        found = first.values().index_select(0, left[one]).mul_(rows).sum(1)  # several times as fast as vecdot
         total.index_add_(0, tasks[one] * second.shape[0] + others[other], found)
     return total.reshape(first.shape[0], second.shape[0])

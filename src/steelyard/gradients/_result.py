@@ -133,7 +133,7 @@ def _rare_gram(tasks: Tensor, ids: Tensor, rows: Tensor, count: int) -> Tensor:
     for shift in range(min(_RARE, len(ids))):
         here, there = slice(None, len(ids) - shift), slice(shift, None)
         same = (ids[here] == ids[there]).nonzero().squeeze(1)
-        products = torch.linalg.vecdot(rows[same], rows[same + shift])
+        products = rows.index_select(0, same).mul_(rows.index_select(0, same + shift)).sum(1)
         total.index_add_(0, tasks[same] * count + tasks[same + shift], products)
         if shift:
             total.index_add_(0, tasks[same + shift] * count + tasks[same], products)

@@ -17,11 +17,14 @@ from steelyard.gradients._distributed import reduce_sum
 from steelyard.gradients._errors import GradientError
 from steelyard.gradients._exact import exact_row_slopes, exact_slopes, exact_task_gradients
 from steelyard.gradients._graph import places, survey
+from steelyard.gradients._products import inner_products
 from steelyard.gradients._result import TaskGradients
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from steelyard.gradients._layers import LayerTraces
+    from steelyard.gradients._products import Metric
     from steelyard.gradients._scope import Scope
 
 Method = Literal["exact", "double"]
@@ -50,6 +53,16 @@ class SharedTape:
             found = {name: reduce_sum(value) for name, value in found.items()}
         like = torch.zeros(losses.numel(), dtype=self.scope.dtype, device=losses.device)
         return TaskGradients(found, self.scope.shapes, like)
+
+    def traced(self, losses: Tensor, weights: Tensor) -> tuple[dict[str, Tensor], TaskGradients]:
+        """Σ_t w_t ∇L_t and every task's gradient as it is: rows that all tasks share leave no traces of each."""
+        found = self.task_gradients(losses)
+        return found.combine(weights), found
+
+    def products(self, losses: Tensor, other: TaskGradients | LayerTraces, metric: Metric | None = None) -> Tensor:
+        """⟨∇L_t, P g_j⟩ with every gradient g_j of another batch, Tensor[T, T']."""
+        whole = other if isinstance(other, TaskGradients) else other.formed()
+        return inner_products(self.task_gradients(losses), whole, metric)
 
     def slopes(self, losses: Tensor, direction: Mapping[str, Tensor], method: Method = "exact") -> Tensor:
         """Tensor[T]: ⟨∇L_t, v⟩.

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from steelyard.gradients._distributed import reduce_sum
 from steelyard.gradients._errors import GradientError
 from steelyard.gradients._exact import exact_row_slopes, exact_slopes
+from steelyard.gradients._layers import LayerTraces
 from steelyard.gradients._plan import Plan, Verify, make_plan
+from steelyard.gradients._products import inner_products
 from steelyard.gradients._result import TaskGradients, add, gram_of, slopes_of, squares_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from steelyard.gradients._calls import Call
+    from steelyard.gradients._products import Metric
     from steelyard.gradients._scope import Scope
 
 
@@ -79,6 +82,40 @@ class Tape:
             found = {name: reduce_sum(dense[name]) for name in self.scope.shapes}
         return TaskGradients(found, self.scope.shapes, like)
 
+    def traced(self, losses: Tensor, weights: Tensor) -> tuple[dict[str, Tensor], LayerTraces]:
+        """Σ_t w_t ∇L_t and what `products` with another batch needs of every task's gradient; the last question.
+
+        No more than one layer's gradients of all tasks are in memory at a time, of large layers those of some tasks.
+
+        Args:
+            losses: Tensor[T].
+            weights: w, Tensor[T].
+
+        Returns:
+            The weighted gradient {parameter name: Tensor[*shape]}, without parameters that no loss depends on, and
+            the traces, which hold layers' inputs and output gradients.
+        """
+        traces = LayerTraces(self._planned(losses), reduce=self._reduce)
+        found = traces.take(weights)
+        self._over = True
+        return {
+            name: reduce_sum(value) for name, value in self._dense(found).items()
+        } if self._reduce else found, traces
+
+    def products(self, losses: Tensor, other: TaskGradients | LayerTraces, metric: Metric | None = None) -> Tensor:
+        """⟨∇L_t, P g_j⟩ with every gradient g_j of another batch, Tensor[T, T']; the last question.
+
+        Args:
+            losses: Tensor[T].
+            other: task gradients of another batch over the same scope (or a larger one), or its traces, once.
+            metric: the diagonal P: see `inner_products`.
+        """
+        if isinstance(other, TaskGradients) or self._reduce:
+            whole = other if isinstance(other, TaskGradients) else other.formed()
+            return inner_products(self.task_gradients(losses, keep=False), whole, metric)
+        plan, self._over = self._planned(losses), True
+        return other.products(plan, metric)
+
     def slopes(self, losses: Tensor, direction: Mapping[str, Tensor]) -> Tensor:
         """Tensor[T]: ⟨∇L_t, v⟩ for every task, without any gradient being formed.
 
@@ -138,8 +175,7 @@ class Tape:
         plan.run(consume)
         split(plan.slow_gradients())
         if self._reduce:
-            dense = {name: found.get(name, torch.zeros_like(p)) for name, p in self.scope.parameters.items()}
-            return {name: reduce_sum(value) for name, value in dense.items()}, reduce_sum(total)
+            return {name: reduce_sum(value) for name, value in self._dense(found).items()}, reduce_sum(total)
         return found, total
 
     def row_slopes(self, losses: Tensor, direction: Mapping[str, Tensor]) -> Tensor:
@@ -185,6 +221,10 @@ class Tape:
         """The parameters that take the exact path for these losses, one backward per task."""
         return list(self._planned(losses).slow)
 
+    def _dense(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """With zeros for what no loss of this process depends on: all processes take part in every sum."""
+        return {name: found.get(name, torch.zeros_like(p)) for name, p in self.scope.parameters.items()}
+
     def _quadratic(self, plan: Plan, take: Callable[[Tensor], object], gram: Tensor | None) -> None:
         """Hand every parameter's gradients to `take`; a Gram matrix may use ghost products instead."""
         shared: dict[str, Tensor] = {}
@@ -207,8 +247,8 @@ class Tape:
         """The plan for these losses, made once."""
         if self._over:
             raise GradientError(
-                "this tape has answered its last question: task_gradients(..., keep=False) frees the graph; keep it, or "
-                "record another forward"
+                "this tape has answered its last question, which freed the graph (task_gradients with keep=False, "
+                "traced, products); record another forward"
             )
         plan = self._plan
         if plan is None or plan.losses is not losses or (by_row and not plan.by_row):

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from steelyard.errors import SteelyardError
 from steelyard.functional import rescale_weights
-from steelyard.gradients import inner_products
+from steelyard.gradients import TaskGradients
 from steelyard.methods import base
 from steelyard.methods._adam import adam_step
 from steelyard.methods._losses import require_all_tasks
@@ -65,11 +65,15 @@ class AutoLambda(Method):
 
     def step(self, job: Job) -> None:
         """One step on the losses, then one on λ."""
-        target = job.tasks[job.target or 0]
         found = self.dissect(job, job.batch(), self.weights, self.options.scope)[1]
+        job.then(lambda: self._follow(job, found))
+
+    def _follow(self, job: Job, found: TaskGradients) -> None:
+        """Eq. 4 where the step has led, and Adam on λ."""
+        target = job.tasks[job.target or 0]
         held_out = job.draw(Role.DEV_META, self.options.size or job.batch_size, (target,))
         with job.probe(held_out, self.options.scope, (target,)) as probe:
-            slopes = inner_products(probe.task_gradients(keep=False), found)[0]
+            slopes = probe.products(found)[0]
         if bool(slopes.isfinite().all()):
             adam_step(self.state, "importance", -slopes, self.options.rate)
             self.state["importance"] = rescale_weights(self.state["importance"])

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from steelyard.errors import SteelyardError, did_you_mean
-from steelyard.gradients import TaskGradients
+from steelyard.gradients import LayerTraces, TaskGradients
 from steelyard.methods.job import Job, Objective, Penalty, Weights
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Suite
@@ -122,6 +122,16 @@ class Method(ABC):
         with job.probe(batch, scope) as probe:
             found = probe.task_gradients(keep=False)
         return self.descend(job, batch, weights), found
+
+    def trace(
+        self, job: Job, batch: Batch, weights: Tensor, scope: str = "all"
+    ) -> tuple[Tensor, TaskGradients | LayerTraces]:
+        """The step with what inner products need of every task's gradient before it (`Job.trace`), likewise."""
+        if self.combination is None:
+            return job.trace(batch, weights, scope)
+        with job.probe(batch, scope) as probe:
+            traces = probe.traced()
+        return self.descend(job, batch, weights), traces
 
     def minimise(self, job: Job, batch: Batch, objective: Objective, weights: Tensor) -> Tensor:
         """The step on an objective of the losses (`Job.minimise`), likewise."""

@@ -47,5 +47,9 @@ class FAMO(Method):
         logits, batch = self.state["logits"], job.batch()
         before = self.descend(job, batch, lambda losses: amortised_weights(logits, losses))
         self.weights = amortised_weights(logits, before)
-        gradient = amortised_gradient(logits, before, job.measure(batch))
-        adam_step(self.state, "logits", gradient, self.options.rate, decay=self.options.decay)
+
+        def answer() -> None:
+            gradient = amortised_gradient(logits, before, job.measure(batch))
+            adam_step(self.state, "logits", gradient, self.options.rate, decay=self.options.decay)
+
+        job.then(answer)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from steelyard.gradients import TaskGradients
+from steelyard.gradients import LayerTraces, Metric, TaskGradients
 from steelyard.model import SharedModel
 from steelyard.tasks import Batch, Role, Suite
 
@@ -44,6 +44,14 @@ class Probe(Protocol):
 
     def task_gradients(self, *, keep: bool = True) -> TaskGradients:
         """Every task's gradient: parameter name to ``[T, *shape]``; without ``keep`` it is the last question."""
+        ...
+
+    def traced(self) -> TaskGradients | LayerTraces:
+        """What `products` needs of every task's gradient, in less memory than the gradients; the last question."""
+        ...
+
+    def products(self, other: TaskGradients | LayerTraces, metric: Metric | None = None) -> Tensor:
+        """⟨∇L_t, P g_j⟩ with every gradient g_j of another batch, ``[T, T]``; the last question."""
         ...
 
     def gram(self) -> Tensor:
@@ -200,6 +208,13 @@ class Job(Protocol):
         """
         ...
 
+    def trace(self, batch: Batch, weights: Tensor, scope: str = "all") -> tuple[Tensor, TaskGradients | LayerTraces]:
+        """As `dissect`, with what `Probe.products` needs of the gradients in place of the gradients themselves.
+
+        It takes the memory of a batch's layers where T gradients would take T times the model's, and some time more.
+        """
+        ...
+
     def descend_along(
         self, batch: Batch, weights: Tensor, direction: Mapping[str, Tensor], scope: str = "shared"
     ) -> tuple[Tensor, Tensor]:
@@ -207,6 +222,14 @@ class Job(Protocol):
 
         ``direction`` is v, by parameter name. For little more than the step costs; where a step cannot be taken apart
         (BatchNorm that trains, micro-batches) a probe of the same rows goes before it.
+        """
+        ...
+
+    def then(self, rest: Callable[[], None]) -> None:
+        """Runs the rest of a step, which looks at the parameters that the step has moved.
+
+        At once, in the library's loop. In a loop of your own the optimiser steps after `Method.step` has returned, and
+        the rest waits for it (`OwnLoop.after_step`).
         """
         ...
 

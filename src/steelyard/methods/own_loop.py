@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import SteelyardError, did_you_mean
-from steelyard.gradients import Tape, TaskGradients, exact_task_gradients
+from steelyard.gradients import Tape, TaskGradients
+from steelyard.methods._own_probe import Ahead, Read, exact
 from steelyard.methods.base import Method
 from steelyard.methods.job import Objective, Rule, Weights
+from steelyard.tasks import Role
 
 
 class OwnLoop:
@@ -24,9 +27,10 @@ class OwnLoop:
             loop.backward(losses(batch))         # [T], in place of losses.mean().backward()
             optimizer.step()
             optimizer.zero_grad()
+            loop.after_step(lambda: losses(batch))  # for methods that look where the step has led
 
-    All methods serve that look at a step's losses and at its task gradients; one that needs more (rows of its own,
-    losses after the step) is refused by name, and may have a form of its own (see its page).
+    All methods serve that look at a step's losses, at its task gradients, and at losses after it; one that needs more
+    (rows of its own) is refused by name, and may have a form of its own (see its page).
 
     Args:
         method: A name, a method with its options, or a mapping of ``weights`` and ``gradients``, as in `fit`.
@@ -72,6 +76,10 @@ class OwnLoop:
         self.method.start(self)  # type: ignore[arg-type]
         self._losses = torch.zeros(0)
         self._tape: Tape | None = None
+        self._read: dict[str, Tensor] = {}
+        self._rest: Callable[[], None] | None = None
+        self._again: Callable[[], Tensor] | None = None
+        self.batch_size = 0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -91,13 +99,16 @@ class OwnLoop:
         found: Iterator[nn.Parameter] = self.model.parameters()
         return found
 
-    def backward(self, losses: Tensor, tape: Tape | None = None) -> None:
+    def backward(
+        self, losses: Tensor, tape: Tape | None = None, representation: Tensor | Sequence[Tensor] | None = None
+    ) -> None:
         """Adds this step's gradients to ``.grad``, of the shared parameters and all others that the losses depend on.
 
         Args:
             losses: Each task's mean loss ``[T]``, with its graph; 0 for a task without rows in the step.
             tape: From ``gradients.record`` around the forward, with the shared parameters: all task gradients in one
                 pass. Without it they are taken by a backward per task, where the method looks at them.
+            representation: What the heads read, as it came out of the encoder (of several calls, all), for ``mgda_ub``.
         """
         if losses.shape != (len(self.tasks),):
             raise SteelyardError(
@@ -108,10 +119,29 @@ class OwnLoop:
             raise SteelyardError(
                 f"task {self.tasks[int(bad[0])]!r}: the loss is not a finite number at step {self.step + 1}"
             )
+        if self._rest is not None:
+            raise SteelyardError(
+                f"method {self.method.name!r} looks where a step has led: call after_step(…) after the optimiser's step"
+            )
         self._losses, self._tape = losses, tape
+        pieces = [representation] if isinstance(representation, Tensor) else representation or ()
+        self._read = {str(number): piece for number, piece in enumerate(pieces)}
         self.method.step(self)  # type: ignore[arg-type]
-        self._losses, self._tape = torch.zeros(0), None
+        self._losses, self._tape, self._read = torch.zeros(0), None, {}
         self.step += 1
+
+    def after_step(self, losses: Callable[[], Tensor]) -> None:
+        """After the optimiser's step, for methods that look where it has led; the others do not ask for the losses.
+
+        Args:
+            losses: Called for losses at the parameters as they are now: for ``famo`` of the same rows ``[T]``, for
+                ``autolambda`` of held-out rows of the target, one number.
+        """
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            self._again = losses
+            rest()
+            self._again = None
 
     def after_epoch(self) -> None:
         """Tells the method that an epoch is over (``dwa`` and ``ramp`` move then)."""
@@ -132,6 +162,37 @@ class OwnLoop:
         self.model.load_state_dict(state["model"])
         self.generator.set_state(state["generator"])
         self.step = state["step"]
+
+    def then(self, rest: Callable[[], None]) -> None:
+        """Keeps the rest of a step for `after_step`."""
+        self._rest = rest
+
+    def measure(self, batch: None) -> Tensor:
+        """The losses after the step."""
+        del batch
+        with torch.no_grad():
+            return self._after(self.tasks)
+
+    def draw(self, role: Role, size: int, tasks: tuple[str, ...] | None = None) -> None:
+        """Nothing: whoever owns the loop draws rows."""
+
+    @contextmanager
+    def probe(self, batch: None, scope: str = "shared", tasks: tuple[str, ...] | None = None) -> Iterator[Ahead]:
+        """The loss after the step and its gradient over the shared parameters, whatever the scope."""
+        del batch, scope
+        yield Ahead(self._after(tasks or self.tasks), self._shared)
+
+    def _after(self, tasks: tuple[str, ...]) -> Tensor:
+        """The losses that `after_step` was given, of some tasks."""
+        if self._again is None:
+            raise SteelyardError(
+                f"method {self.method.name!r} looks at losses within a step, which a loop of your own does not give; "
+                "use its own form, if its page has one, or steelyard.fit"
+            )
+        losses = self._again().reshape(-1)
+        if len(losses) != len(tasks):
+            raise SteelyardError(f"after_step got {len(losses)} losses; give one for each of {', '.join(tasks)}")
+        return losses
 
     def batch(self) -> None:
         """Nothing: the losses are there already."""
@@ -168,9 +229,10 @@ class OwnLoop:
         penalty: None = None,
     ) -> Tensor:
         """As `Job.combine`, up to the optimiser's step."""
-        if at != "parameters":
+        if at == "representation" and not self._read:
             raise SteelyardError(
-                f"method {self.method.name!r} compares gradients at the representation; use steelyard.fit"
+                f"method {self.method.name!r} compares gradients by what the heads read: give it, "
+                "backward(losses, representation=features)"
             )
         losses = self._losses.detach()
         before = {name: None if p.grad is None else p.grad.clone() for name, p in self._shared.items()}
@@ -181,7 +243,9 @@ class OwnLoop:
             leaf = losses.clone().requires_grad_()
             (used,) = torch.autograd.grad(objective(leaf), [leaf])
             self.minimise(batch, objective, used)
-        found = self._task_gradients()
+        found: TaskGradients | Read = (
+            self._task_gradients() if at == "parameters" else Read(self._losses, self._shared, self._read)
+        )
         wide = used.double()
         coefficients = rule(wide[:, None] * found.gram().double() * wide).to(used)
         for name, value in found.combine(coefficients * used).items():
@@ -197,9 +261,7 @@ class OwnLoop:
                 "OwnLoop(…, shared=encoder.parameters())"
             )
         if self._tape is None:
-            values = exact_task_gradients(self._losses, self._shared)
-            like = next(iter(values.values())).new_zeros(len(self.tasks))
-            return TaskGradients(values, {name: p.shape for name, p in self._shared.items()}, like)
+            return exact(self._losses, self._shared)
         found = self._tape.task_gradients(self._losses)
         if len(found) != len(self._shared):
             raise SteelyardError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,20 +50,45 @@ class Dissecting:
             with self.probe(batch, scope) as probe:
                 found = probe.task_gradients(keep=False)
             return self.descend(batch, weights), found
-        every = self.model.scope("all", trainable=True)
-        rows = task_of_rows(batch, self.tasks)
+        with self._taped(batch) as (tape, losses):
+            found = tape.task_gradients(losses, keep=False)
+        used = self._used(weights).to(losses)
+        losses = self._moved(batch, found.combine(used), losses, weights)
+        chosen = self.model.scope(scope, trainable=True)
+        return losses, found if len(chosen) == len(found) else found.part(chosen)
+
+    def trace(
+        self, batch: Batch, weights: Tensor, scope: str = "all"
+    ) -> tuple[Tensor, gradients.TaskGradients | gradients.LayerTraces]:
+        """As `dissect`, with what `Probe.products` needs of the gradients in place of the gradients themselves."""
+        if not self._one_piece:
+            with self.probe(batch, scope) as probe:
+                traces = probe.traced()
+            return self.descend(batch, weights), traces
+        with self._taped(batch) as (tape, losses):
+            moved, traces = tape.traced(losses, self._used(weights).to(losses))
+        return self._moved(batch, moved, losses, weights), traces
+
+    @contextmanager
+    def _taped(self, batch: Batch) -> Iterator[tuple[Any, Tensor]]:
+        """A training forward whose gradients can be told apart, and its losses ``[T]``."""
+        rows, every = task_of_rows(batch, self.tasks), self.model.scope("all", trainable=True)
         recording: Any = gradients.record(self.model, rows, every, reduce=self._shared(batch))
         with recording as tape:
-            outputs = self.model.losses(batch)
-            counts, sums = (v if self._chosen is None else v[self._chosen] for v in (outputs.counts, outputs.sums))
-            losses = sums / (self._summed(counts) if self._shared(batch) else counts).clamp(min=1)
-            found = tape.task_gradients(losses, keep=False)
+            found = self.model.losses(batch)
+            counts, sums = (v if self._chosen is None else v[self._chosen] for v in (found.counts, found.sums))
+            yield tape, sums / (self._summed(counts) if self._shared(batch) else counts).clamp(min=1)
+
+    def _used(self, weights: Tensor) -> Tensor:
+        """What the losses are multiplied with, where a step has rows of one task alone."""
         scale = self._batcher.scale(self.step)
-        used = weights if scale is None else weights * scale.to(weights)
+        return weights if scale is None else weights * scale.to(weights)
+
+    def _moved(self, batch: Batch, moved: Mapping[str, Tensor], losses: Tensor, weights: Tensor) -> Tensor:
+        """The optimiser's step; the losses of all processes."""
         losses = self._summed(losses.detach()) if self._shared(batch) else losses.detach()
-        self.apply(found.combine(used.to(losses)), losses, weights)
-        chosen = self.model.scope(scope, trainable=True)
-        return losses, found if len(chosen) == len(every) else found.part(chosen)
+        self.apply(moved, losses, weights)
+        return losses
 
     def descend_along(
         self, batch: Batch, weights: Tensor, direction: Mapping[str, Tensor], scope: str = "shared"
@@ -87,8 +113,7 @@ class Dissecting:
             found = self.model.losses(batch)
         counts, sums = (v if self._chosen is None else v[self._chosen] for v in (found.counts, found.sums))
         losses = sums / (self._summed(counts) if self._shared(batch) else counts).clamp(min=1)
-        scale = self._batcher.scale(self.step)
-        used = (weights if scale is None else weights * scale.to(weights)).to(losses)
+        used = self._used(weights).to(losses)
         own = gradient(losses @ used, others)
         moved, some = tape.weighted(losses[present], used[present], direction)
         losses = losses.detach()

@@ -224,6 +224,10 @@ class TrainingJob(Alone, Combining, Dissecting):
             parameters[name].grad = (value if scale == 1.0 else value * scale).to(parameters[name])
         self._finish(losses.detach(), weights)
 
+    def then(self, rest: Callable[[], None]) -> None:
+        """Runs the rest of a step: the parameters have moved."""
+        rest()
+
     def loss_on(self, role: Role, task: str) -> Tensor:
         """The mean loss of a task over all its rows of a role, in evaluation mode, without gradient."""
         rows = self.suite[task].rows[role]

@@ -37,6 +37,16 @@ class Probe:
         """Every task's gradient: parameter name to ``[T, *shape]``; without ``keep`` it is the last question."""
         return self._tape.task_gradients(self.losses, keep=keep)
 
+    def products(
+        self, other: gradients.TaskGradients | gradients.LayerTraces, metric: gradients.Metric | None = None
+    ) -> Tensor:
+        """⟨∇L_t, P g_j⟩ with every gradient g_j of another batch, ``[T, T]``; the last question."""
+        return self._tape.products(self.losses, other, metric)
+
+    def traced(self) -> gradients.TaskGradients | gradients.LayerTraces:
+        """What `products` needs of every task's gradient, layers' inputs in place of gradients; the last question."""
+        return self._tape.traced(self.losses, torch.zeros_like(self.losses))[1]
+
     def gram(self) -> Tensor:
         """Inner products of the tasks' gradients, ``[T, T]``."""
         return self._tape.gram(self.losses)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
-from steelyard.gradients import TaskGradients, inner_products
+from steelyard.gradients import LayerTraces, TaskGradients
 from steelyard.methods.base import Method, Search
 from steelyard.methods.job import Job
 from steelyard.methods.metaweighting.direction import common_direction, moved
@@ -64,7 +64,8 @@ class MetaWeighting(Method):
             self.descend(job, job.batch(), self.weights)
             return
         rate = job.rate
-        support = self.dissect(job, job.batch(), self.weights, self.options.scope)[1]
+        take = self.dissect if self.options.gradient_memory == "whole" else self.trace
+        support = take(job, job.batch(), self.weights, self.options.scope)[1]
         direction = common_direction(self._hypergradients(job, support, rate))
         before = self.state["importance"]
         self.state["importance"] = moved(before, direction, self.options.alpha, self.options.bounds)
@@ -80,13 +81,12 @@ class MetaWeighting(Method):
         self.state["moved"] = torch.zeros_like(self.state["moved"])
         return {"mean_weight_move": total / max(count, 1)}
 
-    def _hypergradients(self, job: Job, support: TaskGradients, rate: float) -> Tensor:
+    def _hypergradients(self, job: Job, support: TaskGradients | LayerTraces, rate: float) -> Tensor:
         """D ``[T, T]``, with or without η."""
         size = self.options.query_size or job.batch_size
-        with job.probe(job.draw(Role.QUERY, size), self.options.scope) as probe:
-            query = probe.task_gradients(keep=False)
         metric = job.metric if self.options.form == "optimizer" else None
-        products = inner_products(query, support, metric)
+        with job.probe(job.draw(Role.QUERY, size), self.options.scope) as probe:
+            products = probe.products(support, metric)
         return products * (-(rate if self.options.rate else 1.0) / len(job.tasks))
 
     def _share(self, job: Job) -> None:

@@ -26,6 +26,9 @@ class MetaWeightingOptions(base.Options):
     )
     scope: str = Field(default="all", description="parameters of D: all, shared, or a regular expression")
     query_size: int | None = Field(default=None, ge=1, description="query rows of each task; else the batch size")
+    gradient_memory: Literal["whole", "bounded"] = Field(
+        default="whole", description="keep T gradients of the model's size, or form them a layer at a time"
+    )
     every: int = Field(default=1, ge=1, description="steps between updates of w")
     resplit: int | None = Field(default=None, ge=1, description="epochs after which support and query are drawn anew")
     as_published: bool = Field(default=False, description="the paper's own choices, where none is given here")
