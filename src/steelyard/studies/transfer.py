@@ -62,12 +62,10 @@ def transfer(
         progress: Whether to show how far it is.
         **settings: Settings of the training loop by name.
     """
-    if not isinstance(subject, Subject):
-        subject = Subject(subject, encoder, encoder_options or {}, settings)
+    subject = Subject.of(subject, encoder, encoder_options or {}, settings)
     backends.check(backend)
-    first = int(subject.training.get("seed", 0))
+    first, suite = subject.first, subject.suite(subject.first)
     chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
-    suite = subject.suite(first)
     target, sources = _tasks(suite)
     if budget is None:
         budget = PER_SOURCE * len(sources) if len(sources) > MANY else 0
