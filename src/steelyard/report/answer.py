@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from steelyard.report.html import number
 from steelyard.report.plots import mean_interval
-from steelyard.report.reading import RunRecord
+from steelyard.report.reading import KINDS, RunRecord
 
 CONTROLS = ("single", "uniform")
 """The methods that others are told against, where a comparison has them."""
+
+LEVEL = 0.05
 
 
 def asked(run: RunRecord) -> str:
@@ -57,16 +61,25 @@ def against(run: RunRecord) -> str:
 
 
 def worth(run: RunRecord) -> str:
-    """Which sources helped, by what the target lost without each."""
+    """Which sources helped, by the first way in which that was measured; p-values that are corrected decide."""
     if not run.sources:
         return ""
     kinds: dict[str, list[str]] = {"helped": [], "hurt": [], "made no difference that can be told from chance": []}
     helped, hurt, neither = kinds
-    for each in sorted(run.sources, key=lambda one: -one["gain"]):
-        low, high = each.get("low", math.nan), each.get("high", math.nan)
-        place = helped if low > 0 else hurt if high < 0 else neither
+    decides = run.sources[0].get("kind")
+    for each in sorted((one for one in run.sources if one.get("kind") == decides), key=lambda one: -one["gain"]):
+        place = neither if not _told(each) else helped if each["gain"] > 0 else hurt
         kinds[place].append(f"{each['source']} ({each['gain']:+.4f})")
-    return "; ".join(f"{listed(names)} {what}" for what, names in kinds.items() if names) + "."
+    how = f" ({KINDS[str(decides)]})" if decides in KINDS else ""
+    return "; ".join(f"{listed(names)} {what}" for what, names in kinds.items() if names) + f"{how}."
+
+
+def _told(worth: Mapping[str, Any]) -> bool:
+    """Whether a worth can be told from chance: by its corrected p-value, or else by its interval."""
+    if worth.get("p_holm") is not None:
+        return float(worth["p_holm"]) < LEVEL
+    low, high = (math.nan if worth.get(end) is None else float(worth[end]) for end in ("low", "high"))
+    return low > 0 or high < 0
 
 
 def counted(run: RunRecord) -> str:

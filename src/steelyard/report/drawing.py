@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ _COLOURS = (
 _DASHES = ("-", "--", ":", "-.")
 _INK, _FAINT, _PAPER = ("#1B1B1B", "#ECECEC"), ("#8A8A8A", "#7A7A7A"), ("#FFFFFF", "#14171A")
 _NAMED = {"ink": _INK, "faint": _FAINT, "paper": _PAPER} | {f"line{i}": pair for i, pair in enumerate(_COLOURS)}
+BELOW = 3
+"""So many names stand side by side in a legend."""
 _LIGHT_TEXT, _DARK_TEXT = "#FEFEFE", "#010101"
 """Text on a coloured cell: its colour follows the cell, not the page."""
 
@@ -48,13 +51,13 @@ def figure(width: float = 6.4, height: float = 3.4) -> tuple[Any, Any]:
 
 
 def svg(made: Any, axes: Any, *, legend: bool = True) -> str:
-    """A figure as SVG text, with its legend beside it; its colours follow light and dark pages."""
+    """A figure as SVG text, with its legend below it; its colours follow light and dark pages."""
     from matplotlib.text import Text
 
     buffer = io.StringIO()
     with _look():
         if legend and axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+            made.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=BELOW)
         for words in made.findobj(Text):
             words.set_parse_math(False)  # a name with a dollar in it is a name
             if words.get_color() == "black":
@@ -115,7 +118,7 @@ def curves(
         zero: Draw a line at zero: gains above it, losses below.
         logarithmic: A logarithmic horizontal axis.
     """
-    made, axes = figure()
+    made, axes = figure(4.8, 3.1 + 0.18 * math.ceil(len(lines) / BELOW))
     for number, (name, points) in enumerate(lines.items()):
         across, means, low, high = zip(*points, strict=True)
         axes.plot(across, means, label=name, marker="o", markersize=3.5, **style(number))
@@ -124,9 +127,19 @@ def curves(
         axes.axhline(0, color=_FAINT[0], linewidth=0.8)
     if logarithmic:
         axes.set_xscale("log")
+    axes.set_ylim(*_room([point for points in lines.values() for point in points], axes.get_ylim()))
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     return svg(made, axes)
+
+
+def _room(points: Sequence[Point], drawn: tuple[float, float]) -> tuple[float, float]:
+    """What a figure shows: all means; of bands that are far wider than what the means do, a part."""
+    means = [point[1] for point in points if math.isfinite(point[1])]
+    if not means:
+        return drawn
+    reach = 1.5 * (max(means) - min(means)) or 1.0
+    return max(drawn[0], min(means) - reach), min(drawn[1], max(means) + reach)
 
 
 def intervals(rows: Mapping[str, tuple[float, float, float]], x: str, *, zero: bool = True) -> str:

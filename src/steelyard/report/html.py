@@ -75,7 +75,7 @@ class Table:
 
 
 def _numeric(column: Sequence[object]) -> bool:
-    given = [value for value in column if value not in (None, "")]
+    given = [value for value in column if value not in (None, "", "–")]
     return bool(given) and all(isinstance(v, (int, float)) or re.match(r"[-+−<]? ?\d", str(v)) for v in given)
 
 

@@ -11,6 +11,7 @@ import tomli_w
 from steelyard.errors import SteelyardError
 from steelyard.report import plots
 from steelyard.report.answer import answer, asked
+from steelyard.report.apart import joined
 from steelyard.report.html import GENERATOR, Table, document, number, section, side_by_side, text
 from steelyard.report.reading import RunRecord, StudyRecord, read_any
 from steelyard.report.several import runs_page, study_page
@@ -23,13 +24,15 @@ def write(*folders: Path | str, out: Path | str | None = None) -> Path:
     """Writes the page of a folder, or of several runs side by side, and says where it is.
 
     Args:
-        *folders: A run's folder, a study's or a comparison's, or several runs'.
-        out: The file; by default ``report.html`` in the folder, or in the working directory if there are several.
+        *folders: A run's folder, a study's or a comparison's, or several runs'. Of one run and transfers or comparisons
+            of the same target it is the run's page, with what they have measured.
+        out: The file; by default ``report.html`` in the run's folder, or the only one's, or the working directory.
     """
     if not folders:
         raise SteelyardError("nothing to report: name a run's folder")
-    records = [read_any(Path(folder)) for folder in folders]
-    path = Path(out) if out is not None else Path(folders[0] if len(folders) == 1 else ".") / NAME
+    records = _joined([read_any(Path(folder)) for folder in folders])
+    own = records[0].path if len(records) == 1 else None
+    path = Path(out) if out is not None else (own or Path()) / NAME
     if path.is_dir():
         path /= NAME
     if path.exists() and GENERATOR not in path.read_text(encoding="utf-8", errors="replace")[:400]:
@@ -46,19 +49,32 @@ def page(records: Sequence[RunRecord | StudyRecord]) -> str:
     return study_page([record for record in records if isinstance(record, StudyRecord)], runs)
 
 
+def _joined(records: Sequence[RunRecord | StudyRecord]) -> Sequence[RunRecord | StudyRecord]:
+    """One run with what the other folders have measured of it; or the records as they are."""
+    runs = [record for record in records if isinstance(record, RunRecord)]
+    studies = [record for record in records if isinstance(record, StudyRecord)]
+    found = joined(runs[0], studies) if len(runs) == 1 else None
+    return records if found is None else [found]
+
+
 def run_page(run: RunRecord) -> str:
     """The page of one run."""
     summary = run.summary
     title = f"{run.target or 'All tasks'} · {summary['method']}"
     made = plots.figures(run)
-    fixed = ("comparison", "sources", "weights", "progress", "losses")
-    notes = {name: figure for name, figure in made.items() if name not in fixed and not name.startswith("matrix")}
+    fixed = ("comparison", "weights", "progress", "losses")
+    worths = [figure for name, figure in made.items() if name.startswith("sources")]
+    notes = {
+        name: figure
+        for name, figure in made.items()
+        if name not in fixed and not name.startswith(("matrix", "sources"))
+    }
     return document(
         title,
         lead(run),
         [
             section("Against the controls", side_by_side(made.get("comparison"))),
-            section("Sources", side_by_side(made.get("sources")), tasks(run)),
+            section("Sources", side_by_side(*worths), tasks(run)),
             section("Weights", "<p class=dim>What each task counted for while the model was trained.</p>",
                     side_by_side(made.get("weights"), *notes.values())) if run.weights else "",
             section("Progress", side_by_side(made.get("progress"), made.get("losses"))),
@@ -77,7 +93,8 @@ def lead(run: RunRecord) -> str:
     role = next((each for each in ("test", "dev_select") if each in roles), None)
     figure = f"<p class=lead>{number(roles[role][metric])}</p>" if role else ""
     said = "".join(f"<p{'' if i else ' class=answer'}>{text(each)}</p>" for i, each in enumerate(answer(run)))
-    return f"<p class=dim>Asked: {text(asked(run))}</p>{figure}{said}"
+    apart = "".join(f"<p class=dim>{text(each)}</p>" for each in run.apart)
+    return f"<p class=dim>Asked: {text(asked(run))}</p>{figure}{said}{apart}"
 
 
 def tasks(run: RunRecord) -> Table:
@@ -100,8 +117,12 @@ def examples(run: RunRecord) -> str:
     for task in dict.fromkeys(str(each["task"]) for each in run.examples):
         own = sorted((each for each in run.examples if str(each["task"]) == task), key=lambda each: -each["weight"])
         rows = [[each["weight"], each.get("place", ""), each.get("label", ""), each.get("text", "")] for each in own]
-        note = "A row's weight within its source: 1 is the mean. The heaviest come first, the lightest last."
-        parts.append(f"<div class=reading>{Table(task, ['weight', 'row', 'label', 'content'], rows, note)}</div>")
+        half = (len(rows) + 1) // 2
+        for which, some in (("heaviest", rows[:half]), ("lightest", rows[half:][::-1])):
+            if some:
+                note = f"The {which} first. A row's weight within its source: 1 is the mean."
+                shown = Table(f"{task}: the {which} rows", ["weight", "row", "label", "content"], some, note)
+                parts.append(f"<div class=reading>{shown}</div>")
     return "".join(parts)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from steelyard.report import drawing
 from steelyard.report.html import Figure, Table, number
-from steelyard.report.reading import RunRecord, Trace, read
+from steelyard.report.reading import KINDS, RunRecord, Trace, read
 from steelyard.training import Run
 
 LINES, POINTS = 12, 300
@@ -29,7 +29,7 @@ def figures(run: Run | RunRecord | Path | str) -> dict[str, Figure]:
     """
     record = run if isinstance(run, RunRecord) else RunRecord.of(run) if isinstance(run, Run) else read(Path(run))
     found: dict[str, Figure | None] = {
-        "comparison": comparison(record), "sources": sources(record), "weights": weights(record),
+        "comparison": comparison(record), **sources(record), "weights": weights(record),
         "progress": progress(record), "losses": losses(record),
     }  # fmt: skip
     found |= {f"matrix{place}": each for place, each in enumerate(matrices(record), 1)}
@@ -119,19 +119,34 @@ def spread(found: Mapping[str, Sequence[float]], what: str) -> Figure:
     )  # fmt: skip
 
 
-def sources(run: RunRecord) -> Figure | None:
-    """What each source was worth to the target: ``source``, ``gain``, ``low`` and ``high`` of ``sources.json``."""
-    if not run.sources:
-        return None
-    ordered = sorted(run.sources, key=lambda each: -each["gain"])
-    rows = {each["source"]: tuple(each.get(end, math.nan) for end in ("gain", "low", "high")) for each in ordered}
+def sources(run: RunRecord) -> dict[str, Figure]:
+    """What each source was worth to the target, a figure for each way in which that was measured."""
+    kinds = dict.fromkeys(str(each.get("kind", "")) for each in run.sources)
+    return {
+        f"sources {kind}".strip(): _worths(
+            kind, [each for each in run.sources if str(each.get("kind", "")) == kind], run
+        )
+        for kind in kinds
+    }
+
+
+def _worths(kind: str, found: Sequence[Mapping[str, Any]], run: RunRecord) -> Figure:
+    """``source``, ``gain``, ``low`` and ``high`` of each."""
+    ordered = sorted(found, key=lambda each: -each["gain"])
+    rows = {str(each["source"]): (_end(each, "gain"), _end(each, "low"), _end(each, "high")) for each in ordered}
     says = "; ".join(f"{name} {number(row[0])}" for name, row in rows.items())
+    numbers = [[name, *row] for name, row in rows.items()]
+    how = f": {KINDS[kind]}" if kind in KINDS else ""
     return Figure(
-        "What each source was worth", f"Gain of the target by source: {says}.",
+        f"What each source was worth{how}", f"Gain of the target by source{how}: {says}.",
         drawing.intervals(rows, f"gain in {run.summary['metric']}"),
-        table=Table("Source value", ["source", "gain", "low", "high"], [[name, *row] for name, row in rows.items()]),
+        table=Table(f"Source value{how}", ["source", "gain", "low", "high"], numbers),
         note="Above zero the target is better with the source than without it. What crosses zero decides nothing.",
     )  # fmt: skip
+
+
+def _end(worth: Mapping[str, Any], name: str) -> float:
+    return math.nan if worth.get(name) is None else float(worth[name])
 
 
 def matrices(run: RunRecord) -> list[Figure]:

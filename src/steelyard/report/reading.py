@@ -29,6 +29,13 @@ _SAID = {
 }
 _MEASURED = {"phase", "epoch", "step", "tasks", "weights"}
 
+KINDS = {
+    "searched": "what it adds to a group of sources",
+    "left_out": "what all sources lose without it",
+    "alone": "added to the target alone",
+}
+"""Of several ways to measure a source's worth the first one that is there makes the answer."""
+
 Trace = dict[str, list[tuple[int, float]]]
 """``(step, value)`` pairs by name."""
 
@@ -49,6 +56,8 @@ class RunRecord:
         matrices: Tables of numbers to be shown as colours (``matrices.json``).
         sources: What each source was worth, with intervals (``sources.json``).
         tables: What the method added (csv files such as AANG's ``objectives.csv``), as rows of text, columns first.
+        rows: The digest of the rows that it saw (``data.sha256``).
+        apart: What other folders have measured of the same target, in a sentence each.
     """
 
     path: Path | None
@@ -62,6 +71,8 @@ class RunRecord:
     matrices: list[dict[str, Any]] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, list[list[str]]] = field(default_factory=dict)
+    rows: str = ""
+    apart: list[str] = field(default_factory=list)
 
     @property
     def target(self) -> str | None:
@@ -93,6 +104,7 @@ class StudyRecord:
         tables: Each table as rows of text, the first of them its columns, by file name.
         figures: SVG text by file name.
         cells: What was measured: one line per cell of ``cells.jsonl``.
+        measured: ``transfer.json`` or ``comparison.json``, where it is one of these.
     """
 
     path: Path
@@ -101,6 +113,7 @@ class StudyRecord:
     tables: dict[str, list[list[str]]]
     figures: dict[str, str]
     cells: list[dict[str, Any]]
+    measured: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -136,6 +149,7 @@ def read(path: Path) -> RunRecord:
         _json(path / "matrices.json", []),
         _json(path / "sources.json", []),
         _tables(path, ("weights", "row_weights")),
+        _word(path / "data.sha256"),
     )
 
 
@@ -152,7 +166,9 @@ def read_any(path: Path) -> RunRecord | StudyRecord:
     tables = _tables(path)
     figures = {each.stem: each.read_text(encoding="utf-8") for each in sorted(path.glob("*.svg"))}
     about, findings = _json(path / "study.json", {}), _json(path / "findings.json", {})
-    return StudyRecord(path, about, findings, tables, figures, _lines(path / "cells.jsonl"))
+    measured = _json(path / "transfer.json", {}) or _json(path / "comparison.json", {})
+    known = measured if isinstance(measured, dict) else {}
+    return StudyRecord(path, about, findings, tables, figures, _lines(path / "cells.jsonl"), known)
 
 
 def _tables(path: Path, without: tuple[str, ...] = ()) -> dict[str, list[list[str]]]:
@@ -180,6 +196,10 @@ def _json(path: Path, otherwise: Any) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise SteelyardError(f"{path}: not valid JSON ({error}); it is not what the run wrote") from None
+
+
+def _word(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

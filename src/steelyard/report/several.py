@@ -122,8 +122,14 @@ def study_page(studies: Sequence[StudyRecord], runs: Sequence[RunRecord]) -> str
     names = named(runs)
     parts = [part for study in studies for part in _study(study, len(studies) > 1)]
     title = " · ".join(study.name for study in studies)
-    lead = "".join(f"<p class=answer>{text(study.findings.get('answer', ''))}</p>" for study in studies)
+    lead = "".join(_lead(study) for study in studies)
     return document(title, lead, [*parts, section("Runs", _runs_table(names)) if names else ""])
+
+
+def _lead(study: StudyRecord) -> str:
+    asked = study.findings.get("asked", "")
+    before = f"<p class=dim>Asked: {text(asked)}</p>" if asked else ""
+    return f"{before}<p class=answer>{text(study.findings.get('answer', ''))}</p>"
 
 
 def _study(study: StudyRecord, several: bool) -> list[str]:
@@ -181,4 +187,5 @@ def _plain(value: Any) -> object:
 
 
 def _settings(study: StudyRecord) -> Table:
-    return Table("Settings", ["", ""], [[key, str(value)] for key, value in _flat(study.about)])
+    said = [*_flat(study.about), *study.findings.get("versions", {}).items()]
+    return Table("Settings and versions", ["", ""], [[key, str(value)] for key, value in said])

@@ -15,7 +15,6 @@ from steelyard.studies.measuring import higher_is_better, judges, measure
 from steelyard.studies.results import Key, Results
 from steelyard.studies.subjects import Encoder, Subject
 from steelyard.tasks import Role, Suite
-from steelyard.training import Training
 
 
 def compare(
@@ -54,29 +53,18 @@ def compare(
         progress: Whether to show how far it is.
         **settings: Settings of the training loop by name: ``epochs=5``.
     """
-    if not isinstance(subject, Subject):
-        subject = Subject(subject, encoder, encoder_options or {}, settings)
-    elif encoder is not None or encoder_options or settings:
-        raise SteelyardError("compare: a Subject has its own encoder and settings; give them there")
+    subject = Subject.of(subject, encoder, encoder_options or {}, settings)
     backends.check(backend)
-    first = int(subject.training.get("seed", 0))
-    chosen_seeds = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
-    Training(**{**subject.training, "seed": first})
-    suite = subject.suite(first)
+    first, suite = subject.first, subject.suite(subject.first)
     taking_part = contestants(methods, controls, suite, subject.training)
     folder = Path(out)
     asked = {each.label: each.about() for each in taking_part}
     claim(folder, {"subject": subject.about(first), "budget": max(budget, 0), "methods": asked}, "comparison")
     shared: dict[str, Any] = {"jobs": jobs, "backend": backend, "progress": progress}
-    sign = 1 if higher_is_better(suite) else -1
-    searches: dict[str, tuning.Search] = {}
-    failed: dict[str, str] = {}
-    if budget > 1:
-        searches, failed = tuning.tune(
-            subject, taking_part, budget, first, sign, folder / "trials.jsonl", **shared
-        )  # fmt: skip
+    higher = higher_is_better(suite)
+    searches, failed = _tuned(subject, taking_part, budget, 1 if higher else -1, folder, shared)
     ran, broken = grid.run(
-        measure, _keys(taking_part, chosen_seeds), folder / "cells.jsonl", doing="training", **shared,
+        measure, _keys(taking_part, seeds, first), folder / "cells.jsonl", doing="training", **shared,
         settings={
             "subject": subject, "contestants": {each.label: each for each in taking_part},
             "chosen": {label: search.best for label, search in searches.items()},
@@ -85,14 +73,24 @@ def compare(
     )  # fmt: skip
     failed |= broken
     _some(ran, failed)
-    found = Comparison(_ground(suite, sign > 0, ran), taking_part, ran, searches, failed, folder)
+    found = Comparison(_ground(suite, higher, ran), taking_part, ran, searches, failed, folder)
     found.write()
     return found
 
 
-def _keys(taking_part: Sequence[Contestant], seeds: Sequence[int]) -> list[Key]:
+def _tuned(
+    subject: Subject, taking_part: Sequence[Contestant], budget: int, sign: int, folder: Path, shared: Mapping[str, Any]
+) -> tuple[dict[str, tuning.Search], dict[str, str]]:
+    """Everybody's trials with the first seed, where there is a budget for them, and which failed."""
+    if budget < 2:
+        return {}, {}
+    return tuning.tune(subject, taking_part, budget, subject.first, sign, folder / "trials.jsonl", **shared)
+
+
+def _keys(taking_part: Sequence[Contestant], seeds: int | Sequence[int], first: int) -> list[Key]:
     """Seed by seed, so that the first seeds are complete first."""
-    return [{"method": each.label, "seed": seed} for seed in seeds for each in taking_part]
+    chosen = range(first, first + seeds) if isinstance(seeds, int) else seeds
+    return [{"method": each.label, "seed": seed} for seed in chosen for each in taking_part]
 
 
 def _some(ran: Results, failed: Mapping[str, str]) -> None:

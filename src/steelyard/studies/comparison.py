@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from steelyard.report.answer import listed
 from steelyard.studies.base import Findings, Table
 from steelyard.studies.contestants import AGAINST, Contestant
 from steelyard.studies.pictures import pictures
@@ -135,6 +136,14 @@ class Comparison:
         return known.estimate(role)
 
     @property
+    def asked(self) -> str:
+        """What was asked, in a sentence."""
+        wanted, controls = ([r.method for r in self.rows if r.control == control] for control in (False, True))
+        beside = f", beside {listed(controls)}" if controls else ""
+        seeds = len(self.results.levels("seed"))
+        return f"What {listed(wanted)} make of the {self.ground}{beside}, over {seeds} seed{'s' * (seeds > 1)}."
+
+    @property
     def answer(self) -> str:
         """What was found, in a sentence."""
         sign = 1 if self.ground.higher else -1
@@ -200,7 +209,8 @@ class Comparison:
         checkpoint.write_atomically(self.folder / "comparison.md", self.markdown().encode())
         figures, titles = pictures(self)
         titles |= {"values": "The table as numbers", "values_by_run": "Every run"}
-        publish(self.folder, Findings(self.answer, [self.table], figures), self.failed, titles=titles)
+        found = Findings(self.answer, [self.table], figures)
+        publish(self.folder, found, self.failed, asked=self.asked, titles=titles)
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:

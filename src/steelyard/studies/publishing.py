@@ -11,6 +11,7 @@ from typing import Any
 from steelyard.studies.base import Findings
 from steelyard.studies.plainly import finite
 from steelyard.training import checkpoint
+from steelyard.training.run import versions
 
 
 def publish(
@@ -18,6 +19,7 @@ def publish(
     findings: Findings,
     failed: Mapping[str, str],
     *,
+    asked: str = "",
     titles: Mapping[str, str] | None = None,
     matrices: Sequence[Mapping[str, Any]] = (),
 ) -> None:
@@ -27,6 +29,7 @@ def publish(
         folder: Where.
         findings: What was found.
         failed: A message for each cell that failed.
+        asked: The question, in a sentence.
         titles: Of the figures, and of other csv files in the folder, by file name.
         matrices: Tables of numbers to be shown as colours, as the report reads them.
     """
@@ -37,9 +40,10 @@ def publish(
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
     of_tables = {f"table{number}": table for number, table in enumerate(findings.tables, 1)}
     said = {
-        "answer": findings.answer, "differs": findings.differs, "failed": dict(failed),
+        "asked": asked, "answer": findings.answer, "differs": findings.differs, "failed": dict(failed),
         "titles": {name: table.title for name, table in of_tables.items()} | dict(titles or {}),
         "notes": {name: table.note for name, table in of_tables.items()},
+        "versions": versions(),
         **({"matrices": list(matrices)} if matrices else {}),
     }  # fmt: skip
     checkpoint.write_atomically(folder / "findings.json", json.dumps(finite(said), indent=1).encode())

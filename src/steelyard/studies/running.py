@@ -98,7 +98,7 @@ def _write(
     results: Results,
     failed: dict[str, str],
 ) -> None:
-    publish(folder, findings, failed)
+    publish(folder, findings, failed, asked=study.summary + (f" ({study.paper})" if study.paper else ""))
     (folder / "study.md").write_text(_page(study, settings, findings, results, failed), encoding="utf-8")
 
 

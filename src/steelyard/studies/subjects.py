@@ -16,6 +16,7 @@ from steelyard import data, encoders
 from steelyard.data import FeatureOptions, SourceData, TargetData
 from steelyard.errors import SteelyardError
 from steelyard.tasks import Suite
+from steelyard.training import Training
 from steelyard.training.folder import digest
 
 Encoder = str | nn.Module | Callable[[], nn.Module]
@@ -83,6 +84,24 @@ class Subject:
             return whole
         tasks = [whole[name] for name in self.tasks]
         return Suite(tasks, self.tasks[0], whole.allow, whole.spec.padding, whole.spec.vocabulary or None)
+
+    @classmethod
+    def of(
+        cls, given: Any, encoder: Encoder | None, encoder_options: Mapping[str, Any], training: Mapping[str, Any]
+    ) -> Subject:
+        """A subject from what a user gives: one, or a suite or what draws one, with its encoder and settings."""
+        if not isinstance(given, Subject):
+            given = cls(given, encoder, encoder_options, training)
+        elif encoder is not None or encoder_options or training:
+            raise SteelyardError("a Subject has its own encoder and settings; give them there")
+        found: Subject = given
+        Training(**found.training)
+        return found
+
+    @property
+    def first(self) -> int:
+        """The first seed."""
+        return int(self.training.get("seed", 0))
 
     def _whole(self, seed: int) -> Suite:
         if isinstance(self.source, Tables):

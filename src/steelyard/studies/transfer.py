@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from steelyard.diagnostics import covariance_similarity
 from steelyard.errors import SteelyardError
 from steelyard.studies import backends, grid
 from steelyard.studies.claims import claim
@@ -19,9 +20,13 @@ from steelyard.tasks import Role, Suite
 from steelyard.training import Training
 from steelyard.training.batching import Batcher
 from steelyard.training.metrics import metric_of
+from steelyard.training.run import seeded, shared_model
 
 MANY = 10
 """With more sources than this, they are tried in groups unless the user says otherwise."""
+
+LOOKED_AT = 512
+"""So many rows of each task are looked at for their similarity."""
 
 PER_SOURCE = 6
 """Runs for each source of a search whose budget the user leaves open."""
@@ -62,12 +67,10 @@ def transfer(
         progress: Whether to show how far it is.
         **settings: Settings of the training loop by name.
     """
-    if not isinstance(subject, Subject):
-        subject = Subject(subject, encoder, encoder_options or {}, settings)
+    subject = Subject.of(subject, encoder, encoder_options or {}, settings)
     backends.check(backend)
-    first = int(subject.training.get("seed", 0))
+    first, suite = subject.first, subject.suite(subject.first)
     chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
-    suite = subject.suite(first)
     target, sources = _tasks(suite)
     if budget is None:
         budget = PER_SOURCE * len(sources) if len(sources) > MANY else 0
@@ -84,9 +87,25 @@ def transfer(
     if not len(ran):
         raise SteelyardError(f"every run failed; the first: {next(iter(failed.items()))}")
     grounds = {name: _judged(suite, name, ran) for name in dict.fromkeys(str(key["target"]) for key, _ in ran)}
-    found = Transfer(target, sources, grounds, ran, search, {**work.failed, **failed}, folder)
+    found = Transfer(target, sources, grounds, ran, search, {**work.failed, **failed}, folder, _alike(subject, suite))
     found.write()
     return found
+
+
+def _alike(subject: Subject, suite: Suite) -> list[dict[str, Any]]:
+    """The covariance similarity of the tasks' rows at the untrained encoder's embeddings, for the report."""
+    encoder, options = subject.network(suite, subject.first)
+    with seeded(subject.first):
+        model = shared_model(encoder, suite, options)
+    try:
+        found = covariance_similarity(suite, model, rows=LOOKED_AT, normalized=True)
+    except SteelyardError:  # rows of different widths, or that are all alike: there is nothing to be shown
+        return []
+    return [{
+        "title": "Similarity", "rows": found.tasks, "columns": found.tasks, "values": found.rows(),
+        "label": "covariance similarity",
+        "note": f"Of the covariances of the tasks' rows, before training ({found.at}); 1 where they are equal.",
+    }]  # fmt: skip
 
 
 class _Work:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.report import drawing
+from steelyard.report.answer import listed
 from steelyard.studies.base import Findings, Table
 from steelyard.studies.grouping import Search
 from steelyard.studies.plainly import finite
@@ -68,6 +69,7 @@ class Transfer:
         worths: Every source's worth, of each kind that was measured.
         failed: A message for each run that failed.
         folder: Where everything is written.
+        alike: How alike the tasks' rows are, as the report reads matrices; empty if that was not to be told.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Transfer:
         search: Search | None,
         failed: Mapping[str, str],
         folder: Path,
+        alike: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        self.alike = list(alike)
         self.target, self.sources, self.judged = target, list(sources), judged
         self.results, self.search, self.failed, self.folder = results, search, failed, folder
         self.worths = self._worths()
@@ -114,6 +118,18 @@ class Transfer:
 
     def _others(self, target: str) -> list[str]:
         return list(dict.fromkeys(k["sources"][0] for k, _ in self.results.where(target=target) if k["sources"]))
+
+    @property
+    def asked(self) -> str:
+        """What was asked, in a sentence."""
+        seeds = len(self.results.levels("seed"))
+        about = (
+            f"What {listed(self.sources)} are worth to {self.target}"
+            if len(self.sources) > 1
+            else (f"What {self.sources[0]} is worth to {self.target}")
+        )
+        judge = self.judged[self.target]
+        return f"{about} ({judge.metric} on {judge.role} rows), over {seeds} seed{'s' * (seeds > 1)}."
 
     @property
     def answer(self) -> str:
@@ -236,7 +252,7 @@ class Transfer:
         found = Findings(self.answer, self.tables, figures)
         matrices = [self.matrix()] if len(self.judged) > 1 else []
         titles |= {"transfer": "The tables as numbers"}
-        publish(self.folder, found, self.failed, titles=titles, matrices=matrices)
+        publish(self.folder, found, self.failed, asked=self.asked, titles=titles, matrices=matrices + self.alike)
 
 
 def _family(target: str, kind: str, gains: Mapping[str, Estimate]) -> list[Worth]:
