@@ -22,7 +22,11 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from steelyard import Ragged, Rows, SteelyardError, Suite, Task, Training, fit
 from steelyard.diagnostics.cost import cost
 
-METHODS = ("uniform", "tawt", "metaweighting", "alphavil", "pcgrad", "aang")
+METHODS: dict[str, dict[str, Any]] = {
+    **{name: {"name": name} for name in ("uniform", "tawt", "metaweighting", "alphavil")},
+    "alphavil-bounded": {"name": "alphavil", "delta_precision": "bfloat16", "moments": "fresh"},
+    **{name: {"name": name} for name in ("pcgrad", "aang")},
+}
 ENCODERS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": (2048, 2048)},
     "textcnn": {"size": 300, "channels": 128},
@@ -67,9 +71,9 @@ def work(what: str, method: str, encoder: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         suite, name, options = job(encoder, Path(folder))
         if what == "predict":
-            return cost(suite, name, method, Training(**SETTINGS), options).peak_mb
+            return cost(suite, name, METHODS[method], Training(**SETTINGS), options).peak_mb
         kept = {"out": f"{folder}/run", "checkpoint_seconds": 1.0} if what == "kept" else {}
-        run = fit(suite, name, method, encoder_options=options, progress=False, **SETTINGS, **kept)
+        run = fit(suite, name, METHODS[method], encoder_options=options, progress=False, **SETTINGS, **kept)
         return float(run.summary["peak_memory_mb"])
 
 
@@ -97,7 +101,7 @@ def figure(what: str, method: str, encoder: str) -> float:
 def main() -> None:
     """Goes over the grid; a method that does not train an encoder's kind has no cell."""
     parser = argparse.ArgumentParser(description="What advise says of memory, and what a training takes.")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--encoders", nargs="+", choices=list(ENCODERS), default=list(ENCODERS))
     asked = parser.parse_args()
     torch.set_num_threads(1)
