@@ -2,14 +2,17 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from steelyard import Rows, SteelyardError, Suite, Task, testing
+from steelyard import Rows, SteelyardError, Suite, Task, Training, fit, testing
 from steelyard.diagnostics import advise
 from steelyard.diagnostics._frozen import Features
 from steelyard.diagnostics.advice import _told
+from steelyard.diagnostics.cost import cost
+from steelyard.training.memory import Peak
 
 
 def tasks(shuffle=True, classes=("no", "yes"), seed=0):
@@ -57,6 +60,28 @@ def test_without_sources_the_target_is_trained_alone():
     assert found.steps == 4
     assert found.seconds > 0
     assert found.peak_mb > 50
+
+
+def test_the_cost_of_another_method_is_told_where_it_is_asked_for():
+    suite = tasks()
+    found = advise(suite, "mlp", epochs=2, method={"name": "alphavil", "ratio": 0.5}, encoder_options={"hidden": (64,)})
+    assert (found.method, found.costed) == ("tawt", "alphavil")
+    assert found.steps > 0
+    assert advise(suite, "mlp", timed=False).costed == ""
+    assert advise(suite, "mlp", epochs=1).costed == "tawt"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="this system cannot forget earlier peaks")
+def test_the_memory_of_a_method_that_keeps_much_is_foretold():
+    """αVIL keeps a way and the optimiser's moments for every task: three models for each of three tasks."""
+    suite, large = tasks(), {"hidden": (1500, 1500)}  # 9 MB
+    told = {}
+    for name in ("uniform", "alphavil"):
+        told[name] = cost(suite, "mlp", name, Training(epochs=2, device="cpu"), large).peak_mb
+    peak = Peak()
+    fit(suite, "mlp", "alphavil", epochs=2, device="cpu", encoder_options=large, progress=False)
+    assert told["alphavil"] == pytest.approx(peak.megabytes, rel=0.25)
+    assert told["alphavil"] > told["uniform"] + 45
 
 
 def test_labels_that_are_shuffled_tell_nothing_beyond_chance():

@@ -346,6 +346,31 @@ def test_deltas_can_be_kept_at_lower_precision_and_on_the_host():
     assert_same(exact.merged[0], rough.merged[0], rtol=0.02, atol=1e-3)
 
 
+def test_the_bounded_mode_keeps_half_a_model_for_each_task():
+    """Three models per task and one to start from; with deltas of two bytes and fresh moments half a model and one."""
+
+    class Weighed(AlphaVIL):
+        name = "weighed"
+        most = 0
+
+        def _merge(self, job):
+            kept = [v for k, v in self.state.items() if k.startswith(("start.", "delta.", "moments."))]
+            self.most = max(self.most, sum(value.nbytes for value in kept))
+            super()._merge(job)
+
+    def most(**options):
+        data = testing.suite()
+        torch.manual_seed(4)
+        model = SharedModel(nn.Sequential(nn.Linear(5, 400), nn.Tanh(), nn.Linear(400, 6)), data)
+        method = Weighed(**options)
+        run(method, data, model, epochs=2, optimizer="AdamW")
+        return method.most / sum(p.nbytes for p in model.parameters()), len(data.tasks)
+
+    kept, tasks = most()
+    assert kept == pytest.approx(1 + 3 * tasks, rel=0.05)
+    assert most(delta_precision="bfloat16", moments="fresh")[0] == pytest.approx(1 + tasks / 2, rel=0.05)
+
+
 @pytest.mark.parametrize("batching", ["all_tasks", "one_task"])
 def test_a_round_sees_the_rows_of_joint_training_and_no_more(batching):
     method, found = watched(settings={"epochs": 2, "batching": batching}, ratio=0.5)

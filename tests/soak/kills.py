@@ -5,10 +5,12 @@
 Every run is trained by workers forked from this process, which has everything imported. A worker is killed (SIGKILL)
 after a random time and another goes on, until the run has ended; then its model and its weights are compared, byte by
 byte, with those of a run that nobody disturbed. After one kill in ten the newest checkpoint is cut short or a bit of
-it is changed. All methods take their turns, with a network that has BatchNorm and dropout.
+it is changed. All methods take their turns under each paradigm that they train in, with a fine-tuning phase after it
+and a network that has BatchNorm and dropout.
 """
 
 import argparse
+import itertools
 import os
 import random
 import shutil
@@ -24,27 +26,34 @@ from steelyard import SteelyardError, methods, testing
 from steelyard.training.folder import CHECKPOINT
 
 RESULTS = ("model.safetensors", "weights.csv")
-SETTINGS = {"checkpoint_seconds": 0, "log_every": 1, "epochs": 4}
+SETTINGS = {"checkpoint_seconds": 0, "log_every": 1, "epochs": 4, "finetune_epochs": 3}
+PARADIGMS = ("normalised_joint", "pretrain", "joint")
+REFUSED = 2
+MOST = 12
+"""Kills of one run: a machine that has become slower since its time was taken would kill it for ever."""
+
+Case = tuple[str, str]
 
 
-def work(name: str, out: Path) -> None:
+def work(case: Case, out: Path) -> None:
     """Trains, or goes on training, in a process of its own."""
+    name, paradigm = case
     try:
-        testing.train(methods.get(name), out=out, **SETTINGS)
+        testing.train(methods.get(name), out=out, paradigm=paradigm, **SETTINGS)
     except SteelyardError as error:
-        sys.stderr.write(f"{name}: {error}\n")
-        os._exit(2)
+        sys.stderr.write(f"{name}, {paradigm}: {error}\n")
+        os._exit(REFUSED)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is a wrong result
         sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
         os._exit(1)
     os._exit(0)
 
 
-def sitting(name: str, out: Path, seconds: float | None) -> int | None:
+def sitting(case: Case, out: Path, seconds: float | None) -> int | None:
     """One worker's life: its exit status, or None if it was killed."""
     worker = os.fork()
     if not worker:
-        work(name, out)
+        work(case, out)
     end = None if seconds is None else time.monotonic() + seconds
     while end is None or time.monotonic() < end:
         done, status = os.waitpid(worker, os.WNOHANG)
@@ -69,11 +78,11 @@ def damage(path: Path, draw: random.Random) -> bool:
     return True
 
 
-def disturbed(name: str, out: Path, longest: float, draw: random.Random) -> tuple[int, int, int | None]:
+def disturbed(case: Case, out: Path, longest: float, draw: random.Random) -> tuple[int, int, int | None]:
     """Kills and goes on until the run has ended: kills, damaged checkpoints, the last worker's exit status."""
     kills = damaged = 0
     while True:
-        status = sitting(name, out, draw.uniform(0.0, longest))
+        status = sitting(case, out, draw.uniform(0.0, longest) if kills < MOST else None)
         if status is not None:
             return kills, damaged, status
         kills += 1
@@ -95,31 +104,40 @@ def main() -> int:
     testing.train(methods.get("uniform"), out=folder / "warm", **SETTINGS)  # workers inherit all that this imports
     expected, seconds = {}, {}
     began = time.process_time()
+    turns = itertools.cycle((name, paradigm) for paradigm in PARADIGMS for name in methods.names())
+    refused = set()
     while kills < asked.kills:
-        name = methods.names()[runs % len(methods.names())]
-        if name not in expected:
-            whole, start = folder / f"whole-{name}", time.monotonic()
-            if sitting(name, whole, None) != 0:
+        case = next(turns)
+        if case in refused:
+            continue
+        if case not in expected:
+            whole, start = folder / f"whole-{'-'.join(case)}", time.monotonic()
+            status = sitting(case, whole, None)
+            if status == REFUSED:
+                refused.add(case)
+                continue
+            if status:
                 return 1
-            seconds[name] = time.monotonic() - start
-            expected[name] = [(whole / each).read_bytes() for each in RESULTS]
+            seconds[case] = time.monotonic() - start
+            expected[case] = [(whole / each).read_bytes() for each in RESULTS]
         out = folder / f"run-{runs}"
-        more, hurt, status = disturbed(name, out, seconds[name] / 2, draw)
+        more, hurt, status = disturbed(case, out, seconds[case] / 2, draw)
         kills, damaged, runs = kills + more, damaged + hurt, runs + 1
         if status != 0:
             lost += 1
-            print(f"{name}: the run was lost, its worker ended with {status}, in {out}")
+            print(f"{case}: the run was lost, its worker ended with {status}, in {out}")
             continue
-        if [(out / each).read_bytes() for each in RESULTS] != expected[name]:
+        if [(out / each).read_bytes() for each in RESULTS] != expected[case]:
             wrong += 1
-            print(f"{name}: the result differs, in {out}")
+            print(f"{case}: the result differs, in {out}")
             continue
         shutil.rmtree(out, ignore_errors=True)
         sys.stderr.write(f"\r{kills} kills, {runs} runs, {damaged} damaged, {lost} lost, {wrong} wrong ")
     spent = time.process_time() - began + sum(os.times()[2:4])
+    taught = len({name for name, _ in expected})
     print(
-        f"{kills} kills over {runs} runs of {len(expected)} methods, {damaged} damaged checkpoints: "
-        f"{lost} runs lost, {wrong} results wrong; {spent:.0f} CPU seconds"
+        f"{kills} kills over {runs} runs of {taught} methods ({len(expected)} with their paradigms, {len(refused)} "
+        f"refused), {damaged} damaged checkpoints: {lost} runs lost, {wrong} results wrong; {spent:.0f} CPU seconds"
     )
     if not wrong and not lost:
         shutil.rmtree(folder, ignore_errors=True)

@@ -12,7 +12,7 @@ import pytest
 
 from steelyard.errors import SteelyardError
 from steelyard.studies import backends, grid
-from steelyard.studies.memory import Peak
+from steelyard.training.memory import Peak
 
 KEYS = [{"method": method, "seed": seed} for method in ("a", "b") for seed in range(3)]
 

@@ -58,6 +58,17 @@ class ByLoss(Method):
         job.descend(job.batch(), lambda losses: losses / losses.sum())
 
 
+class Drifter(Method):
+    """Parameters that each process moves in its own way, which nothing but a comparison finds out."""
+
+    name, summary, range = "drifter", "a test's", "nonnegative"
+
+    def step(self, job):
+        super().step(job)
+        with torch.no_grad():
+            next(job.model.parameters()).add_(1e-6 * int(os.environ["RANK"]))
+
+
 def cases():
     """What is compared with one process, by name: a method and settings."""
     found = {name: (methods.get(name), {}) for name in methods.names()}
@@ -124,7 +135,8 @@ def resumed_bitwise(folder):
 def every_case(folder):
     found = {}
     asked = {name: partial(outcome, *case) for name, case in cases().items()}
-    for name, case in {**asked, "resumed": partial(resumed_bitwise, folder)}.items():
+    asked |= {"resumed": partial(resumed_bitwise, folder), "drift": partial(outcome, Drifter, {})}
+    for name, case in asked.items():
         try:
             found[name] = case()
         except Exception:  # noqa: BLE001 - it is told, and no case after it would be in step

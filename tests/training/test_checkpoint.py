@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -14,9 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steelyard import SteelyardError, methods, testing
+from steelyard.testing import promises
 from steelyard.testing.materials import parameters
 from steelyard.training import checkpoint
 from steelyard.training.folder import CHECKPOINT, RunFolder
+from steelyard.training.loop import Interrupted, Loop
+from steelyard.training.memory import Peak
 
 STATE = {
     "model": {"a.weight": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2, dtype=torch.bfloat16)},
@@ -110,6 +114,66 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path)
     checkpoint.write_atomically(tmp_path / "state", b"whole")
     kept = {"state", living.name, ".state.notes", f".states.{ended.pid}"}
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_writing_it_takes_little_memory_of_its_own(tmp_path):
+    state = {"large": [torch.ones(2**21) for _ in range(8)]}  # 64 MB
+    checkpoint.save(tmp_path / "small", {"a": torch.ones(2)})
+    before = Peak()
+    held = before.megabytes
+    checkpoint.save(tmp_path / "state", state)
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system cannot forget earlier peaks")
+    assert before.megabytes - held < 24
+    assert checkpoint.load(tmp_path / "state")[0]["large"][7].sum() == 2**21
+
+
+def test_tensors_that_share_or_skip_memory_are_written_as_they_look(tmp_path):
+    whole = torch.arange(12.0).reshape(3, 4)
+    state = {
+        "whole": whole,
+        "same": whole,
+        "row": whole[1],
+        "turned": whole.T,
+        "flat": whole.view(-1),
+        "one": whole[:1],
+    }
+    checkpoint.save(tmp_path / "state", state)
+    found = checkpoint.load(tmp_path / "state")[0]
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    checkpoint.save(path, {"number": 1})
+    for error in (OSError(28, "No space left on device"), safetensors.SafetensorError("No space left on device")):
+
+        def full(tensors, file, about, error=error):
+            file.write_bytes(b"half")
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "save_tensors", full)
+            with pytest.raises(SteelyardError, match="No space left on device"):
+                checkpoint.save(path, {"number": 2})
+        assert [each.name for each in tmp_path.iterdir()] == ["state"]
+        assert checkpoint.load(path)[0] == {"number": 1}
+
+
+def test_what_was_resumed_from_is_let_go(tmp_path, monkeypatch):
+    taken = []
+    restore = Loop._restore
+
+    def spy(self, job, method, state):
+        restore(self, job, method, state)
+        taken.append(state)
+
+    monkeypatch.setattr(Loop, "_restore", spy)
+    settings = {"log_every": 1, "checkpoint_seconds": 0, "out": tmp_path / "run"}
+    with contextlib.suppress(Interrupted):
+        testing.train(methods.get("alphavil"), progress=promises.StopAt(4), **settings)
+    testing.train(methods.get("alphavil"), **settings)
+    assert taken == [{}]
 
 
 def test_killed_before_its_configuration_was_written_a_run_finds_its_folder(tmp_path):

@@ -1,11 +1,14 @@
 """What the job offers to methods: probes that are right and leave no trace."""
 
+import pytest
 import torch
 from torch import nn
 
 from steelyard import methods, testing
 from steelyard.methods import Method
 from steelyard.tasks import Role
+from steelyard.training import Training
+from steelyard.training.optimisers import build_optimizer
 
 
 def with_job(check, **settings):
@@ -113,3 +116,28 @@ def test_applied_gradients_are_an_optimiser_step():
     applied, plain = testing.train(Applying), testing.train(methods.get("uniform"))
     for (name, a), b in zip(applied.model.state_dict().items(), plain.model.state_dict().values(), strict=True):
         assert torch.allclose(a, b, atol=1e-6), name
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW"])
+def test_adam_takes_one_pass_on_the_cpu_and_the_same_step(kind):
+    def after(options):
+        draw = torch.Generator().manual_seed(0)
+        named = {name: nn.Parameter(torch.randn(5, 3, generator=draw, dtype=torch.float64)) for name in "ab"}
+        optimizer = build_optimizer(named, Training(optimizer=kind, optimizer_options=options), 0.1)
+        for _ in range(5):
+            for parameter in named.values():
+                parameter.grad = torch.randn(5, 3, generator=draw, dtype=torch.float64)
+            optimizer.step()
+        return optimizer.defaults["fused"], torch.stack([p.detach() for p in named.values()])
+
+    (quick, found), (plain, expected) = after({"weight_decay": 0.1}), after({"weight_decay": 0.1, "fused": False})
+    assert (quick, plain) == (True, False)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert after({"foreach": True})[0] is None
+
+
+def test_other_optimisers_and_devices_are_as_torch_makes_them():
+    named = {"a": nn.Parameter(torch.ones(2))}
+    assert build_optimizer(named, Training(optimizer="SGD"), 0.1).defaults["fused"] is None
+    elsewhere = {"a": nn.Parameter(torch.ones(2, device="meta"))}
+    assert build_optimizer(elsewhere, Training(), 0.1).defaults["fused"] is None

@@ -27,6 +27,7 @@ def advice(path: Path, changes: tuple[str, ...], as_json: bool) -> None:
     with progress(2 + len(config.source) if config.source else 1, quiet=as_json) as done:
         found = advise(
             prepared.suite, config.model.encoder or default_encoder(prepared), training=config.training, progress=done,
+            method=config.method.build() if "method" in config.model_fields_set else None,
             encoder_options=config.model.options | pretrained(config, prepared, path.parent),
         )  # fmt: skip
     if as_json:
@@ -50,7 +51,8 @@ def _print(found: Advice) -> None:
     say(f"start with: method {found.method}, paradigm {found.paradigm}")
     for reason in found.reasons:
         say(f"  {reason}")
-    say(f"{found.steps:,} steps, about {_duration(found.seconds)}, up to about {found.peak_mb:,.0f} MB of memory")
+    memory = f"up to about {found.peak_mb:,.0f} MB of memory"
+    say(f"{found.costed}: {found.steps:,} steps, about {_duration(found.seconds)}, {memory}")
     say("this is a look at an untrained encoder: steelyard compare tells what a method is worth")
 
 

@@ -98,6 +98,7 @@ def _checks() -> list[tuple[str, str, str]]:
             ", ".join(accelerators) or "none",
             "" if accelerators else "small models train well without",
         ),
+        ("memory", _memory(), "steelyard advise FILE says what a training takes"),
         ("room on disk", f"{room:.1f} GB", "" if room > 1 else "less than 1 GB: checkpoints may fail"),
         (
             "this folder",
@@ -116,6 +117,13 @@ def _checks() -> list[tuple[str, str, str]]:
     trackers = [name for name in ("tensorboard", "mlflow", "wandb") if importlib.util.find_spec(name)]
     checks.append(("trackers", ", ".join(trackers) or "none", ""))
     return checks
+
+
+def _memory() -> str:
+    """What the machine has in all, and what of it is free."""
+    page = os.sysconf("SC_PAGE_SIZE") / 2**30
+    free = f", {os.sysconf('SC_AVPHYS_PAGES') * page:.1f} GB unused" if "SC_AVPHYS_PAGES" in os.sysconf_names else ""
+    return f"{os.sysconf('SC_PHYS_PAGES') * page:.1f} GB{free}"
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -14,14 +13,13 @@ from torch import nn
 
 from steelyard.data.generators import with_sizes
 from steelyard.diagnostics._frozen import Features, Fitted, best_head
+from steelyard.diagnostics.cost import Asked, Cost, cost
 from steelyard.diagnostics.covariance import covariance_similarity
 from steelyard.diagnostics.distance import compared, with_held
 from steelyard.errors import SteelyardError
-from steelyard.methods import get
+from steelyard.methods import build
 from steelyard.tasks import Suite, Task
-from steelyard.training import Paradigm, Training, fit
-from steelyard.training.batching import Batcher
-from steelyard.training.memory import peak_mb
+from steelyard.training import Paradigm, Training
 from steelyard.training.run import resolve, seeded, shared_model
 
 ROWS = 1_000
@@ -32,9 +30,6 @@ CERTAIN = 2.8
 
 SHUFFLES = 5
 """How often a source's labels are shuffled, to see what it would tell by chance."""
-
-TIMED = 10
-"""Steps that are timed."""
 
 Expected = Literal["help", "unclear", "harm"]
 
@@ -78,9 +73,10 @@ class Advice:
         method: The method to start with.
         paradigm: The paradigm.
         reasons: Why, in sentences.
-        steps: Steps of the whole training.
+        costed: The method whose cost is told: the one that is advised, unless another was asked for.
+        steps: Steps of its whole training.
         seconds: About how long it takes here, from a few steps that were timed.
-        peak_mb: The process's memory at its peak while steps were timed, data included.
+        peak_mb: The process's memory at its peak while it trains, Python, torch and the data included.
     """
 
     target: str
@@ -89,6 +85,7 @@ class Advice:
     method: str
     paradigm: str
     reasons: list[str] = field(default_factory=list)
+    costed: str = ""
     steps: int = 0
     seconds: float = math.nan
     peak_mb: float = math.nan
@@ -106,6 +103,7 @@ def advise(
     encoder_options: Mapping[str, Any] | None = None,
     progress: Callable[[str], None] | None = None,
     timed: bool = True,
+    method: Asked | None = None,
     **settings: Any,
 ) -> Advice:
     """Looks at a suite before training.
@@ -120,21 +118,26 @@ def advise(
         encoder_options: Options of a named encoder.
         progress: Called with the name of each part of the look that is done.
         timed: Whether to time some steps.
+        method: The method whose cost is told; by default the one that is advised.
         **settings: Settings of the loop by name.
     """
     if suite.target is None:
         raise SteelyardError("advice needs a target; name one: Suite(tasks, target=…)")
-    chosen, done = resolve(training, get("uniform")(), settings), progress or _quiet
+    chosen, done = resolve(training, build(method or "uniform"), settings), progress or _quiet
+    asked = method if method is None else build(method)
     looked = with_sizes(suite, {name: min(ROWS, task.size()) for name, task in suite.tasks.items()}, chosen.seed)
     looked = with_held(looked, looked.tasks) if suite.sources else looked
     sources = _sources(suite, looked, encoder, chosen, encoder_options, done) if suite.sources else []
-    method, paradigm, reasons = _start(suite, sources)
-    steps, seconds, peak = 0, math.nan, math.nan
+    start, paradigm, reasons = _start(suite, sources)
+    told = Cost("", 0, math.nan, math.nan)
     if timed:
-        plan = chosen.model_copy(update={"paradigm": Paradigm(paradigm), "trackers": []})
-        steps, seconds, peak = _cost(suite, encoder, method, plan, encoder_options)
+        plan = chosen if asked else chosen.model_copy(update={"paradigm": Paradigm(paradigm)})
+        told = cost(suite, encoder, asked or start, plan, encoder_options)
         done("time")
-    return Advice(suite.target, suite[suite.target].size(), sources, method, paradigm, reasons, steps, seconds, peak)
+    return Advice(
+        suite.target, suite[suite.target].size(), sources, start, paradigm, reasons, told.method, told.steps,
+        told.seconds, told.peak_mb,
+    )  # fmt: skip
 
 
 def _sources(
@@ -218,28 +221,6 @@ def _start(suite: Suite, sources: list[SourceAdvice]) -> tuple[str, str, list[st
     if len(others) == len(sources):
         reasons.append("no source looks like a help: compare with single before you believe in any of them")
     return "tawt", "normalised_joint", reasons
-
-
-def _cost(
-    suite: Suite, encoder: nn.Module | str, method: str, training: Training, options: Mapping[str, Any] | None
-) -> tuple[int, float, float]:
-    """Steps, seconds and the peak of memory in MB of the whole training, from three short ones."""
-    names = tuple(suite.tasks) if method != "single" else (str(suite.target),)
-    steps = Batcher(suite, names, training).steps
-
-    def took(epochs: int, length: int) -> float:
-        changes = {"epochs": epochs, "steps_per_epoch": length, "patience": None}
-        begun = time.perf_counter()
-        fresh = copy.deepcopy(encoder)
-        fit(suite, fresh, method, training=training.model_copy(update=changes), encoder_options=options, progress=False)
-        return time.perf_counter() - begun
-
-    took(1, 1)  # what is done once in a process is not what training costs
-    base, longer, again = took(1, 1), took(1, 1 + TIMED), took(3, 1)
-    step = max(0.0, longer - base) / TIMED
-    epoch = max(0.0, (again - base) / 2 - step)
-    seconds = base + training.epochs * (steps * step + epoch)
-    return steps * training.epochs, seconds, peak_mb()
 
 
 def _in_common(target: Task, source: Task) -> float:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.studies.contestants import Contestant
-from steelyard.studies.memory import Peak
 from steelyard.studies.subjects import Subject
 from steelyard.tasks import Role, Suite
 from steelyard.training import Run, fit
 from steelyard.training.folder import digest
+from steelyard.training.memory import Peak
 from steelyard.training.metrics import metric_of
 
 RATE = "training.learning_rate"

@@ -8,7 +8,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import save_file as save_tensors
 from torch import Tensor
 
 from steelyard.errors import SteelyardError
@@ -25,29 +25,30 @@ _NO_SUM = "0" * 64
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def write_atomically(path: Path, content: bytes | tuple[memoryview, ...], keep: Path | None = None) -> None:
+def write_atomically(path: Path, content: bytes | Callable[[Path], None], keep: Path | None = None) -> None:
     """Writes a file so that a crash, a kill or a full disk leaves the previous one untouched.
 
     Args:
         path: The file.
-        content: What it will hold; or its parts, one after the other.
+        content: What it will hold; or what writes it, given where.
         keep: Where what it held before goes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     _forget_killed_writers(path)
     try:
-        with temporary.open("wb") as file:
-            file.writelines(content if isinstance(content, tuple) else (content,))
-            file.flush()
-            os.fsync(file.fileno())
+        if isinstance(content, bytes):
+            temporary.write_bytes(content)
+        else:
+            content(temporary)
+        _sync(temporary)
         if keep is not None and path.exists():
             path.replace(keep)
         temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
+        _sync(path.parent)
+    except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
         raise SteelyardError(
-            f"{path}: cannot write it ({error.strerror or error}); what was there before is kept; "
+            f"{path}: cannot write it ({getattr(error, 'strerror', None) or error}); what was there before is kept; "
             "make room or choose another folder (--out), then run the same command to go on"
         ) from error
 
@@ -70,8 +71,9 @@ def _runs(process: int) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Waits until a file or a folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -96,11 +98,20 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(_packed(dict(state), tensors, {}))
-    content = save_tensors(tensors, {"state": plain, "sha256": _NO_SUM})
-    tensors.clear()  # a state may be many times the model: it is not held once more than it must be
-    before_sum, after_sum = _around_sum(content)
-    total = memoryview(hashlib.sha256(content).hexdigest().encode())
-    write_atomically(path, (before_sum, total, after_sum), keep=before(path))
+
+    def write(file: Path) -> None:
+        # A state may be many times the model: it goes to the file as it lies, and the sum is taken from there.
+        save_tensors(tensors, file, {"state": plain, "sha256": _NO_SUM})
+        with file.open("r+b") as written:
+            total = hashlib.file_digest(written, "sha256").hexdigest().encode()
+            written.seek(0)
+            length = int.from_bytes(written.read(8), "little")
+            written.seek(0)
+            before_sum, _ = _around_sum(written.read(8 + length))
+            written.seek(len(before_sum))
+            written.write(total)
+
+    write_atomically(path, write, keep=before(path))
 
 
 def load(path: Path) -> tuple[dict[str, Any], str]:
@@ -157,7 +168,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], known: dict[Any, str]) -> An
         same = (value.data_ptr(), value.shape, value.stride(), value.dtype) if value.numel() else object()
         if same not in known:
             known[same] = str(len(tensors))
-            tensors[known[same]] = value.cpu().clone(memory_format=torch.contiguous_format)
+            tensors[known[same]] = _apart(value.cpu(), known)
         return {"tensor": known[same]}
     if isinstance(value, Mapping):
         pairs = [[_packed(k, tensors, known), _packed(v, tensors, known)] for k, v in value.items()]
@@ -170,6 +181,17 @@ def _packed(value: Any, tensors: dict[str, Tensor], known: dict[Any, str]) -> An
     if isinstance(value, np.generic):
         return value.item()
     raise SteelyardError(f"a checkpoint holds tensors and plain values, not {type(value).__name__}")
+
+
+def _apart(value: Tensor, known: dict[Any, str]) -> Tensor:
+    """A tensor on the CPU that has its memory for itself, as the format wants it; a copy only where it must be."""
+    storage = value.untyped_storage()
+    place = ("memory", storage.data_ptr())
+    taken = place in known
+    known[place] = ""
+    if taken or storage.nbytes() != value.nbytes or not value.is_contiguous():
+        return value.clone(memory_format=torch.contiguous_format)
+    return value
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -35,8 +35,8 @@ def accelerator(training: Training, folder: Path | None) -> Any:
     ):
         # One process, two runs of different precision: Accelerate keeps the first one's settings unless told.
         AcceleratorState._reset_state()
-    # A step need not use every head, nor an encoder every parameter.
-    several = DistributedDataParallelKwargs(find_unused_parameters=True)
+    # A step need not use every head, nor an encoder every parameter. Gradients lie where they are exchanged: no copy.
+    several = DistributedDataParallelKwargs(find_unused_parameters=True, gradient_as_bucket_view=True)
     found = Accelerator(
         kwargs_handlers=[several],
         cpu=training.device == "cpu",

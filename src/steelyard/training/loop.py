@@ -101,16 +101,18 @@ class Loop:
         # Without an optimiser it was written between two phases: the next one starts afresh from the model.
         return state if state is not None and "optimisation" in state else None
 
-    def _run_phase(self, phase: Phase, state: Mapping[str, Any] | None) -> None:
+    def _run_phase(self, phase: Phase, state: dict[str, Any] | None) -> None:
         job = TrainingJob(
             self.model, self._network, self.suite, phase, self.training, self._accelerator, self._steps(phase)
         )
         method = self.method if phase.weighted or self.method.fine_tunes else get("uniform")()
+        begins = state is None
         if state is None:
             method.start(job)
         else:
             self._restore(job, method, state)
-        if state is None and self.at.best_epoch and self.training.keep == "best":
+            state.clear()  # else it would be held, beside what was made of it, for as long as the phase lasts
+        if begins and self.at.best_epoch and self.training.keep == "best":
             self._best = job.snapshot()  # the joint phase's best model, which fine-tuning has to beat
         self._display.begin(phase.name, phase.epochs * job.steps_per_epoch, self.at.step)
         self.model.train()
