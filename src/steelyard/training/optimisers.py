@@ -175,8 +175,7 @@ def build_optimizer(
 def _quickest(kind: type, named: Mapping[str, nn.Parameter], given: Mapping[str, Any]) -> dict[str, bool]:
     """Adam in one pass over the parameters: torch's own choice on the CPU is a dozen, several times the cost."""
     fits = kind in (torch.optim.Adam, torch.optim.AdamW) and not {"fused", "foreach", "differentiable"} & set(given)
-    plain = all(p.device.type == "cpu" and p.is_floating_point() for p in named.values())
-    return {"fused": True} if fits and plain else {}
+    return {"fused": True} if fits and all(p.device.type == "cpu" for p in named.values()) else {}
 
 
 def build_schedule(
