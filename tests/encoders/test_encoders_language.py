@@ -48,6 +48,16 @@ def test_a_head_of_another_form_is_none(tmp_path):
     assert Transformer(str(tmp_path / "electra")).language_head() is None
 
 
+def test_a_head_of_another_vocabulary_is_one_line(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    checkpoint(tmp_path / "m", "Bert")
+    weights = tmp_path / "m" / "model.safetensors"
+    save_file(load_file(weights) | {"cls.predictions.bias": torch.zeros(39)}, weights, {"format": "pt"})
+    with pytest.raises(SteelyardError, match="its masked-language head does not fit its embeddings"):
+        Transformer(str(tmp_path / "m")).language_head()
+
+
 def test_a_checkpoint_without_a_head_has_none_and_says_nothing(tmp_path, capfd):
     encoder = Transformer(str(tiny.write_model(tmp_path / "bert")))
     state = torch.get_rng_state()

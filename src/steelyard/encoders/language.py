@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from steelyard.errors import SteelyardError
+
 
 @dataclass(frozen=True, eq=False)
 class LanguageHead:
@@ -50,6 +52,11 @@ def language_head(transformers: ModuleType, name: str) -> LanguageHead | None:
         model, missing = masked_language_model(transformers, name)
     except ValueError:  # a model of a kind that fills no blanks
         return None
+    except RuntimeError as error:
+        raise SteelyardError(
+            f"encoder {name}: its masked-language head does not fit its embeddings; take head and embeddings from one "
+            "model, or a copy without the head"
+        ) from error
     own = _own(model)
     return None if set(own) & missing else head_of(model)
 

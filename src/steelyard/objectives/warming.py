@@ -17,7 +17,7 @@ from steelyard.tasks import Ragged
 
 
 def warm_up(
-    name: str, texts: Ragged, folder: Path, *, steps: int = 300, rows: int = 32, rate: float = 1e-3, seed: int = 0
+    name: str, texts: Ragged, folder: Path | str, *, steps: int = 300, rows: int = 32, rate: float = 1e-3, seed: int = 0
 ) -> list[float]:
     """Trains the head of a checkpoint on masked texts, and writes both as a Hugging Face folder.
 

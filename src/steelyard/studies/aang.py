@@ -182,15 +182,16 @@ def schedule(method: str, settings: Mapping[str, Any], seed: int) -> dict[str, A
     batch, joint = settings["batch"], settings["joint"]
     # In epochs of the end task: what the rows of objectives and those of meta-gradients come to.
     objectives, meta = joint * settings["auxiliary"] // batch, joint * META_ROWS // batch
+    alone = 2 * joint  # so long that the end task's dev accuracy has stopped to rise
     phases: dict[str, dict[str, Any]] = {
-        "fine-tuning": {"epochs": 2 * joint + objectives, "paradigm": "single"},
-        "TAPT": {"epochs": joint, "finetune_epochs": 2 * joint, "paradigm": "pretrain"},
-        "static": {"epochs": joint, "finetune_epochs": joint},
+        "fine-tuning": {"epochs": joint + alone + objectives, "paradigm": "single"},
+        "TAPT": {"epochs": joint, "finetune_epochs": joint + alone, "paradigm": "pretrain"},
+        "static": {"epochs": joint, "finetune_epochs": alone},
     }
     return {
         "batch_size": batch, "steps_per_epoch": settings["rows"] // batch, "learning_rate": RATE, "schedule": "linear",
         "warmup": 0.1, "clip": 1.0, "seed": seed, "device": "cpu",
-    } | phases.get(method, {"epochs": joint, "finetune_epochs": joint - meta})  # fmt: skip
+    } | phases.get(method, {"epochs": joint, "finetune_epochs": alone - meta})  # fmt: skip
 
 
 def _averaged(results: Results) -> Results:
