@@ -66,7 +66,10 @@ def exact_slopes(job, batch, direction):
     return torch.stack([torch.as_tensor(x, dtype=torch.float32) for x in found])
 
 
-@pytest.mark.parametrize("options", [{}, {"sample": 5}, {"outputs": ["denoise", "next-token", "tf-idf", "end-task"]}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sample": 5}, {"copies": True}, {"outputs": ["denoise", "next-token", "tf-idf", "end-task"]}],
+)
 def test_meta_gradients_are_the_exact_ones_of_every_objective(still, options):
     def check(method, job):
         chosen = method._chosen(job)
@@ -99,6 +102,19 @@ def test_no_parameter_takes_a_backward_per_objective(still):
         assert tape.exact_names(losses) == []
 
     inside(still, check)
+
+
+def test_a_token_objective_may_have_a_decoder_of_its_own(still):
+    def check(method, job):
+        decoders = list(job.model.get_submodule("method").decoder)
+        assert len(decoders) == 16
+        table = job.model.encoder.embeddings
+        assert all(torch.equal(d.weight, table) for d in decoders), "a copy of the embeddings at first"
+        job.descend(method._batch(job, method._every()), method.weights)
+        moved = [d.weight for d in decoders]
+        assert all(not torch.equal(a, b) for a, b in zip(moved, [table, *moved[:-1]], strict=True))
+
+    inside(still, check, at=0, options={"copies": True})
 
 
 @pytest.mark.parametrize("options", [{}, {"sample": 4}])

@@ -122,6 +122,25 @@ def test_tags_and_spans_over_batches_of_different_length():
     assert value("tagging", inputs, tags, "accuracy", names, batch_size=2) == pytest.approx(13 / 15)
 
 
+def test_short_texts_are_not_padded_to_long_ones():
+    seen = []
+
+    class Watching(Echo):
+        def forward(self, inputs, mask=None):
+            seen.append(inputs.shape)
+            return super().forward(inputs, mask)
+
+    texts = [[1] * (20 if number % 4 == 0 else 2) for number in range(32)]
+    tags = [[1] * len(text) for text in texts]
+    task = Task(
+        "a", "tagging", {"test": Rows(Ragged.of(texts), Ragged.of(tags))}, outputs=3, head=lambda *_: nn.Identity()
+    )
+    model = SharedModel(Watching(), Suite([task]))
+    seen.clear()
+    assert evaluate(model, task, task.rows["test"], batch_size=32)["accuracy"] == 1
+    assert sorted(seen) == [(8, 2), (8, 2), (8, 2), (8, 20)]
+
+
 def test_the_loss_is_the_mean_over_all_labels_not_over_batches():
     rows = Rows(LOGITS, CLASSES)
     task = Task("a", "classification", {"test": rows}, head=lambda *_: nn.Identity())

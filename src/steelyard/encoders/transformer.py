@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from steelyard.encoders import tuning
+from steelyard.encoders.language import LanguageHead, language_head, quiet
 from steelyard.encoders.tuning import Freeze, Rank, Share
 from steelyard.errors import SteelyardError
 from steelyard.model import masked_mean
@@ -66,7 +67,7 @@ class Transformer(nn.Module):
         self.model: Any = _load(name, pretrained)
         self._layers = tuning.layers_of(self.model)
         tuning.freeze(self.model, self._layers, freeze, name)
-        self.pooling, self._decay = pooling, layer_decay
+        self.pooling, self._decay, self._pretrained = pooling, layer_decay, pretrained
         self.name = name
         config: Any = self.model.config
         if not hasattr(config, "hidden_size") or not hasattr(config, "vocab_size"):
@@ -131,6 +132,10 @@ class Transformer(nn.Module):
             )
         return SpecialTokens(tokenizer.mask_token_id, tuple(sorted(set(tokenizer.all_special_ids))), len(tokenizer))
 
+    def language_head(self) -> LanguageHead | None:
+        """The checkpoint's own head for masked tokens, if it has a trained one of BERT's form."""
+        return language_head(_library(self.name), self.name) if self._pretrained else None
+
     def pool(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """``[N, L, width]`` to ``[N, width]``."""
         return features[:, 0] if self.pooling == "first" else masked_mean(features, mask)
@@ -147,9 +152,10 @@ def _load(name: str, pretrained: bool) -> nn.Module:
     try:
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         if pretrained:
-            model, found = transformers.AutoModel.from_pretrained(
-                name, output_loading_info=True, trust_remote_code=False
-            )
+            with quiet(transformers):
+                model, found = transformers.AutoModel.from_pretrained(
+                    name, output_loading_info=True, trust_remote_code=False
+                )
         else:
             model = transformers.AutoModel.from_config(config, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:

@@ -28,6 +28,7 @@ from steelyard.objectives.stages import (
     primitives,
     register,
 )
+from steelyard.objectives.warming import warm_up
 
 TOKENS = "token-transform"
 """The head of objectives that ask for tokens."""
@@ -59,4 +60,5 @@ __all__ = [
     "primitives",
     "register",
     "stages_of",
+    "warm_up",
 ]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steelyard import gradients
+from steelyard.encoders import LanguageHead
 from steelyard.gradients import Bound, Groups
 from steelyard.tasks import IGNORE
 
@@ -31,6 +32,11 @@ class Decoder(nn.Module):
         self.bias = nn.Parameter(table.new_zeros(len(table)))
         same = width == table.shape[1]
         self.project: nn.Module = nn.Identity() if same else nn.Linear(width, table.shape[1], bias=False)
+
+    @torch.no_grad()
+    def begin_with(self, head: LanguageHead) -> None:
+        """Takes over a checkpoint's bias per token."""
+        self.bias.copy_(head.tokens)
 
     def forward(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """``[N, L, width]`` and labels ``[N, L]`` to losses ``[N, 1]``; 0 for rows without a label."""

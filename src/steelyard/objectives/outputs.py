@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from steelyard.encoders import LanguageHead
 from steelyard.errors import SteelyardError
 from steelyard.objectives.draft import Draft
 from steelyard.objectives.stages import END_TASK, Output, Question, Representation, Transform, register
@@ -33,6 +36,14 @@ class TokenTransform(nn.Sequential):
     def __init__(self, width: int, outputs: int) -> None:
         del outputs
         super().__init__(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+
+    @torch.no_grad()
+    def begin_with(self, head: LanguageHead) -> None:
+        """Takes over a checkpoint's linear map and LayerNorm."""
+        for own, given in zip(self.parameters(), head.parameters(), strict=False):
+            own.copy_(given)
+        norm: Any = self[2]
+        norm.eps = head.least
 
 
 class _Tokens(Output):

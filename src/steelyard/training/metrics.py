@@ -189,7 +189,7 @@ def evaluate(model: SharedModel, task: Task, rows: Rows, padding: int = 0, batch
     model.eval()
     total = torch.zeros(2, dtype=torch.float64)
     kept = _Kept(task, rows)
-    for index in torch.split(torch.arange(len(rows)), batch_size):
+    for index in _batches(rows, batch_size):
         batch = collate([(rows.inputs, index, [(task.name, rows.labels)])], padding).to(device)
         outputs, given = model(batch)[task.name], batch.parts[0].members[0].labels
         loss, count = task.loss(outputs, given)
@@ -199,6 +199,13 @@ def evaluate(model: SharedModel, task: Task, rows: Rows, padding: int = 0, batch
     predictions = kept.predictions()
     value = metric.value(task.kind, predictions) if len(predictions.labels) else math.nan
     return {"loss": float(total[0] / total[1].clamp(min=1)), task.metric: value}
+
+
+def _batches(rows: Rows, size: int) -> tuple[Tensor, ...]:
+    """All rows; texts of like length stand together, so that short ones are not padded to the longest of all."""
+    if isinstance(rows.inputs, Ragged):
+        return torch.split(rows.inputs.lengths.argsort(stable=True), max(1, size // 4))
+    return torch.split(torch.arange(len(rows)), size)
 
 
 class _Kept:

@@ -71,8 +71,8 @@ class Tartan(Method):
         return self._plan.suite
 
     def adapt(self, model: SharedModel) -> None:
-        """Adds the dev head and the decoder that token objectives share."""
-        add_auxiliary(model)
+        """Adds the dev head and the decoder of token objectives."""
+        add_auxiliary(model, self.options.copies)
 
     def start(self, job: Job) -> None:
         """All logits are 0."""

@@ -19,29 +19,40 @@ from steelyard.tasks import Batch
 
 
 class Auxiliary(nn.Module):
-    """The dev head, which the optimiser never sees, and the decoder that token objectives share.
+    """The dev head, which the optimiser never sees, and the decoder of token objectives.
 
     Args:
         head: A head like the target's; None without a target.
-        decoder: The decoder, if there are token objectives.
+        decoder: The decoder, or one for each of them, if there are token objectives.
     """
 
-    def __init__(self, head: nn.Module | None, decoder: Decoder | None) -> None:
+    def __init__(self, head: nn.Module | None, decoder: nn.Module | None) -> None:
         super().__init__()
         self.head, self.decoder = head, decoder
 
 
-def add_auxiliary(model: SharedModel) -> Auxiliary:
-    """Puts the method's modules into a model, and joins its token objectives to one decoder."""
+def add_auxiliary(model: SharedModel, copies: bool = False) -> Auxiliary:
+    """Puts the method's modules into a model, and joins its token objectives to one decoder, or each to its own."""
     token_tasks = [name for name in model.tasks if isinstance(model.head(name), TokenTransform)]
     head = None if model.target is None else copy.deepcopy(model.head(model.target)).requires_grad_(requires_grad=False)
-    decoder = None
-    if token_tasks:
-        decoder = Decoder(transformer(model).embeddings, model.width)
-        model.join(token_tasks, decoder)
-    made = Auxiliary(head, decoder)
+    made = Auxiliary(head, _decoders(model, token_tasks, copies) if token_tasks else None)
     model.add_module("method", made)
     return made
+
+
+def _decoders(model: SharedModel, tasks: list[str], copies: bool) -> nn.Module:
+    """What turns vectors into losses, begun with the checkpoint's own head where it has a trained one."""
+    encoder = transformer(model)
+    made: list[Decoder] = []
+    for several in [[name] for name in tasks] if copies else [tasks]:
+        table = nn.Parameter(encoder.embeddings.detach().clone()) if copies else encoder.embeddings
+        made.append(Decoder(table, model.width))
+        model.join(several, made[-1])
+    if (trained := encoder.language_head()) is not None:
+        parts: list[Any] = [*made, *(model.head(name) for name in tasks)]
+        for part in parts:
+            part.begin_with(trained)
+    return nn.ModuleList(made) if copies else made[0]
 
 
 def transformer(model: SharedModel) -> Transformer:

@@ -27,6 +27,7 @@ class TartanOptions(base.Options):
     )
     auxiliary_rows: int = Field(default=96, ge=1, description="rows of all objectives together in a step")
     share: float = Field(default=0.15, gt=0, le=1, description="the share of a row's places that is asked about")
+    copies: bool = Field(default=False, description="a decoder per token objective (paper), instead of the embeddings")
     static: bool = Field(default=False, description="weights stay even: static multi-tasking")
     signal: Literal["scaled", "product", "cosine"] = Field(
         default="scaled",
