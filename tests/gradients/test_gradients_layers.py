@@ -1,159 +1,186 @@
-"""Last questions: graphs that are freed, heads that one backward serves, layers that are formed one at a time."""
+"""Every rule against the exact path, layer by layer."""
 
 import pytest
 import torch
-from tests.gradients.gradient_checks import check_traces, task_losses
-from torch import Tensor, nn
+from tests.gradients.gradient_checks import check
+from torch import nn
 
-from steelyard import gradients
-from steelyard.gradients._single import single_gradients, single_owners
+from steelyard.gradients import _result
 
-ROWS = torch.tensor([0, 0, 1, 2, 2, 1])
+ROWS = {
+    "equal": (torch.tensor([0, 0, 1, 1, 2, 2]), 3),
+    "in turn": (torch.tensor([0, 1, 2, 0, 1, 2]), 3),
+    "unsorted": (torch.tensor([2, 0, 3, 0, 0, 2]), 5),
+    "one task": (torch.zeros(6, dtype=torch.long), 1),
+}
 
 
-class Headed(nn.Module):
-    """A layer for all tasks, and heads that see their own rows alone; the last two tasks share one if asked."""
+def ids(*shape: int, high: int = 11) -> torch.Tensor:
+    return torch.randint(0, high, shape)
 
-    def __init__(self, tasks: int, *, tied: bool = False) -> None:
+
+class Bag(nn.Module):
+    def __init__(self, flat: bool = False, weighted: bool = False, **kwargs: object) -> None:
         super().__init__()
-        self.body = nn.Linear(4, 5)
-        self.heads = nn.ModuleList(nn.Linear(5, 2) for _ in range(tasks - tied))
+        self.bag = nn.EmbeddingBag(11, 5, **kwargs)
+        self.flat, self.weighted = flat, weighted
+        self.weights = torch.rand(6, 4, dtype=torch.float64)
 
-    def losses(self, x: Tensor, rows: Tensor, tasks: int) -> Tensor:
-        features = self.body(x).tanh()
-        each = [self.heads[min(t, len(self.heads) - 1)](features[rows == t]).square().sum() for t in range(tasks)]
-        return torch.stack(each) / torch.bincount(rows, minlength=tasks).clamp(min=1)
-
-
-def owners(module: Headed, losses: Tensor) -> dict[str, int]:
-    return single_owners(losses, dict(module.named_parameters()))
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_graph_shows_whose_head_is_whose(tied: bool) -> None:
-    module, x = Headed(3, tied=tied), torch.randn(6, 4)
-    losses = module.losses(x, ROWS, 3)
-    wanted = {f"heads.{t}.{name}": t for t in range(1 if tied else 3) for name in ("weight", "bias")}
-    assert owners(module, losses) == wanted
-    turned = {name: 2 - task for name, task in wanted.items()}
-    assert owners(module, losses[torch.tensor([2, 1, 0])] * 3) == turned
-    assert owners(module, losses[torch.tensor([0, 1])]).keys() == {name for name in wanted if wanted[name] < 2} | (
-        {"heads.1.weight", "heads.1.bias"} if tied else set()
-    )
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = self.weights.to(self.bag.weight.dtype) if self.weighted else None
+        if not self.flat:
+            return self.bag(x, per_sample_weights=weights)
+        starts = torch.tensor([0, 3, 3, 8, 11, 20])
+        return self.bag(x.flatten(), starts)
 
 
-def test_losses_that_are_put_together_otherwise_show_nothing() -> None:
-    module, x = Headed(3), torch.randn(6, 4)
-    losses = module.losses(x, ROWS, 3)
-    assert owners(module, losses.flip(0)) == {}
-    assert owners(module, losses + losses.mean()) == {}
-    assert owners(module, losses - losses.flip(0)) == {}
-    assert owners(module, losses.cumsum(0)) == {}
-    assert owners(module, torch.zeros(3)) == {}
+def conv1d_hf() -> nn.Module:
+    from transformers.pytorch_utils import Conv1D
+
+    return nn.Sequential(nn.Linear(5, 5), Conv1D(7, 5))
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_one_backward_gives_the_heads_what_one_per_task_gives(tied: bool) -> None:
-    module, x = Headed(3, tied=tied).double(), torch.randn(6, 4, dtype=torch.float64)
-    with gradients.record(module, ROWS) as tape:
-        losses = module.losses(x, ROWS, 3)
-    exact = gradients.exact_task_gradients(losses, tape.scope.parameters)
-    torch.testing.assert_close(dict(tape.task_gradients(losses)), exact)
-    found = owners(module, losses)
-    alone = {name: value for name, value in module.named_parameters() if name in found}
-    torch.testing.assert_close(single_gradients(losses, alone, found), {name: exact[name] for name in alone})
+def floats(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
 
 
-def test_heads_take_as_many_backwards_with_many_tasks_as_with_few() -> None:
-    def heads_passed(tasks: int) -> int:
-        module, rows = Headed(tasks), torch.arange(tasks)
-        with gradients.record(module, rows) as tape:
-            losses = module.losses(torch.randn(tasks, 4), rows, tasks)
-        passed = []
-        for head in module.heads:
-            head.weight.register_hook(passed.append)
-        tape._planned(losses).slow_gradients()
-        return len(passed)
-
-    assert heads_passed(3) == 3
-    assert heads_passed(12) == 12
-
-
-def test_a_tape_without_its_graph_answers_no_more() -> None:
-    module, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), torch.randn(6, 4)
-
-    def recorded() -> tuple[gradients.Tape, Tensor]:
-        with gradients.record(module, ROWS) as tape:
-            return tape, task_losses(module(x), ROWS, 3)
-
-    tape, losses = recorded()
-    wanted = dict(tape.task_gradients(losses))
-    torch.testing.assert_close(dict(tape.task_gradients(losses, keep=False)), wanted)
-    assert all(not call.bound.rows for call in tape.calls)
-    for ask in (tape.gram, tape.norms, tape.task_gradients):
-        with pytest.raises(gradients.GradientError, match="its last question"):
-            ask(losses)
-    tape, losses = recorded()
-    tape.traced(losses, torch.ones(3))
-    with pytest.raises(gradients.GradientError, match="its last question"):
-        tape.gram(losses)
-    tape, losses = recorded()
-    found = tape.products(losses, gradients.TaskGradients(wanted, {n: v.shape[1:] for n, v in wanted.items()}, losses))
-    flat = torch.cat([value.flatten(1) for value in wanted.values()], 1)
-    torch.testing.assert_close(found, flat @ flat.t())
+LAYERS = {
+    "linear": lambda: (nn.Linear(5, 7), floats(6, 5)),
+    "linear without bias": lambda: (nn.Linear(5, 7, bias=False), floats(6, 3, 5)),
+    "narrowing linear": lambda: (nn.Linear(7, 3), floats(6, 3, 7)),
+    "linear in 4d": lambda: (nn.Linear(5, 7), floats(6, 2, 3, 5)),
+    "hf conv1d": lambda: (conv1d_hf(), floats(6, 3, 5)),
+    "embedding": lambda: (nn.Embedding(11, 5), ids(6, 4)),
+    "embedding with padding": lambda: (nn.Embedding(11, 5, padding_idx=2), ids(6, 4)),
+    "sparse embedding": lambda: (nn.Embedding(500, 5, padding_idx=0), ids(6, 4)),
+    "bag sum": lambda: (Bag(mode="sum"), ids(6, 4)),
+    "bag mean": lambda: (Bag(mode="mean", padding_idx=1), ids(6, 4)),
+    "bag weighted": lambda: (Bag(mode="sum", weighted=True), ids(6, 4)),
+    "bag offsets": lambda: (Bag(mode="mean", flat=True), ids(6, 4)),
+    "conv1d": lambda: (nn.Conv1d(4, 6, 3, padding=1, groups=2), floats(6, 4, 9)),
+    "conv1d same": lambda: (nn.Conv1d(4, 6, 4, padding="same", dilation=2), floats(6, 4, 9)),
+    "conv2d": lambda: (nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 2)), floats(6, 3, 7, 6)),
+    "conv2d circular": lambda: (nn.Conv2d(4, 4, 3, padding=2, padding_mode="circular", groups=4), floats(6, 4, 5, 5)),
+    "conv2d reflect": lambda: (nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect", bias=False), floats(6, 3, 5, 5)),
+    "conv3d": lambda: (nn.Conv3d(2, 3, 2, dilation=2, padding=1, padding_mode="replicate"), floats(6, 2, 4, 4, 4)),
+    "layer norm": lambda: (nn.LayerNorm(5), floats(6, 3, 5)),
+    "layer norm 2d": lambda: (nn.LayerNorm((3, 5)), floats(6, 3, 5)),
+    "layer norm without bias": lambda: (nn.LayerNorm(5, bias=False), floats(6, 5)),
+    "rms norm": lambda: (nn.RMSNorm(5), floats(6, 3, 5)),
+    "group norm": lambda: (nn.GroupNorm(2, 4), floats(6, 4, 3, 3)),
+    "instance norm": lambda: (nn.InstanceNorm1d(4, affine=True), floats(6, 4, 5)),
+    "batch norm": lambda: (nn.BatchNorm2d(4).eval(), floats(6, 4, 3, 3)),
+    "batch norm of vectors": lambda: (nn.BatchNorm1d(4).eval(), floats(6, 4)),
+}
 
 
-class Deep(nn.Module):
-    """Every kind of layer that is formed late, and one that is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.conv, self.norm = nn.Embedding(40, 6), nn.Conv1d(6, 6, 3, padding=1), nn.LayerNorm(6)
-        self.twice, self.out = nn.Linear(6, 6), nn.Linear(6, 2)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.norm(self.conv(self.table(ids).transpose(1, 2)).transpose(1, 2))
-        return self.out(self.twice(self.twice(x).tanh()).tanh()).mean(1)
-
-
-@pytest.mark.parametrize("numbers", [1, 100, 1 << 24])
-def test_products_do_not_depend_on_how_many_gradients_are_formed_at_a_time(
-    numbers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("steelyard.gradients._layers._NUMBERS", numbers)
-    torch.manual_seed(0)
-    module, rows = Deep().double(), torch.tensor([3, 0, 1, 2, 2, 1, 0])
-    generator = torch.Generator().manual_seed(1)
-
-    def recorded() -> tuple[gradients.Tape, Tensor]:
-        ids = torch.randint(0, 40, (7, 5), generator=generator)
-        with gradients.record(module, rows) as tape:
-            return tape, task_losses(module(ids), rows, 5)
-
-    check_traces(recorded, 1e-9)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layer_rule_is_exact(layer: str, rows: str, dtype: torch.dtype) -> None:
+    module, x = LAYERS[layer]()
+    for norm in module.modules():
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+    module = module.to(dtype)
+    x = x.to(dtype) if x.is_floating_point() else x
+    check(module, lambda: module(x), *ROWS[rows])
 
 
-def test_traces_of_many_parameters_serve_a_question_about_some() -> None:
-    torch.manual_seed(0)
-    module, ids = Deep().double(), torch.randint(0, 40, (6, 5))
-    with gradients.record(module, ROWS) as tape:
-        losses = task_losses(module(ids), ROWS, 3)
-    some = {name: value for name, value in module.named_parameters() if name.startswith(("conv", "twice"))}
-    exact = gradients.exact_task_gradients(losses, some)
-    flat = torch.cat([value.flatten(1) for value in exact.values()], 1)
-    traces = tape.traced(losses, torch.ones(3, dtype=torch.float64))[1]
-    with gradients.record(module, ROWS, list(some)) as tape:
-        losses = task_losses(module(ids), ROWS, 3)
-    torch.testing.assert_close(tape.products(losses, traces), flat @ flat.t())
+@pytest.mark.parametrize("part", ["weight", "bias"])
+@pytest.mark.parametrize("layer", ["linear", "conv2d", "layer norm", "group norm", "hf conv1d"])
+def test_a_part_of_a_layer_in_scope(layer: str, part: str) -> None:
+    module, x = LAYERS[layer]()
+    module = module.double()
+    names = [name for name, _ in module.named_parameters() if name.endswith(part)]
+    found = check(module, lambda: module(x), *ROWS["equal"], parameters=names)
+    assert list(found) == names
 
 
-def test_traces_can_be_formed_after_all() -> None:
-    torch.manual_seed(0)
-    module, ids = Deep().double(), torch.randint(0, 40, (6, 5))
-    with gradients.record(module, ROWS) as tape:
-        losses = task_losses(module(ids), ROWS, 3)
-    exact = gradients.exact_task_gradients(losses, tape.scope.parameters)
-    found = tape.traced(losses, torch.ones(3, dtype=torch.float64))[1].formed()
-    assert set(found) == set(exact)
-    for name, value in exact.items():
-        torch.testing.assert_close(found[name], value)
+def test_embedding_gradients_stay_sparse_until_read() -> None:
+    module = nn.Embedding(500, 5)
+    found = check(module, lambda: module(ids(6, 4)), *ROWS["equal"])
+    assert found.stored()["weight"].is_sparse
+    assert found.stored()["weight"].indices().shape[1] <= 24
+    assert not found["weight"].is_sparse
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 22])
+def test_gram_of_sparse_gradients_with_rare_and_common_ids(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_result, "_CHUNK", chunk)
+    module = nn.Embedding(900, 3).double()
+    rows = torch.arange(16).repeat(2)
+    x = torch.cat([ids(32, 3, high=8), ids(32, 4, high=40), ids(32, 2, high=900)], 1)
+    found = check(module, lambda: module(x), rows, 16)
+    assert found.stored()["weight"].is_sparse
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"bidirectional": True, "num_layers": 2}], ids=["plain", "deep"])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("use", ["outputs", "state", "both"])
+def test_recurrent_layers(kind: type[nn.Module], use: str, batch_first: bool, kwargs: dict[str, object]) -> None:
+    layer = kind(5, 4, batch_first=batch_first, **kwargs).double()
+    x = floats(6, 7, 5) if batch_first else floats(7, 6, 5)
+
+    def forward() -> torch.Tensor:
+        out, state = layer(x)
+        state = state[0] if isinstance(state, tuple) else state
+        parts = {"outputs": out.mean(1 if batch_first else 0), "state": state[-1]}
+        return torch.cat(list(parts.values()), 1) if use == "both" else parts[use]
+
+    check(layer, forward, *ROWS["unsorted"])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("use", ["outputs", "state", "both"])
+def test_packed_sequences(use: str, kind: type[nn.Module], ordered: bool) -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Linear(4, 4)
+            self.layer = kind(4, 3, bidirectional=True, num_layers=2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            lengths = torch.tensor([5, 4, 4, 3, 2, 1] if ordered else [2, 5, 1, 4, 3, 4])
+            packed = nn.utils.rnn.pack_padded_sequence(
+                self.before(x), lengths, batch_first=True, enforce_sorted=ordered
+            )
+            out, state = self.layer(packed)
+            state = state[0] if isinstance(state, tuple) else state
+            parts = {
+                "outputs": nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum(1),
+                "state": torch.cat([state[-2], state[-1]], 1),
+            }
+            return torch.cat(list(parts.values()), 1) if use == "both" else parts[use]
+
+    module = Packed().double()
+    x = floats(6, 5, 4)
+    check(module, lambda: module(x), *ROWS["unsorted"])
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_multi_head_attention(batch_first: bool, masked: bool) -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=batch_first).double()
+    x = floats(6, 5, 8) if batch_first else floats(5, 6, 8)
+    padding = torch.arange(5) >= torch.tensor([5, 4, 3, 5, 2, 1]).unsqueeze(1) if masked else None
+
+    def forward() -> torch.Tensor:
+        out, _ = layer(x, x * 2, x, key_padding_mask=padding, need_weights=False)
+        return out.sum(1 if batch_first else 0)
+
+    check(layer, forward, *ROWS["equal"])
+
+
+def test_attention_whose_weights_are_used_is_read_off_the_graph() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).double()
+    x = floats(6, 5, 8)
+
+    def forward() -> torch.Tensor:
+        out, weights = layer(x, x, x)
+        return out.sum(1) + weights.square().sum((1, 2)).unsqueeze(1)
+
+    check(layer, forward, *ROWS["equal"])
