@@ -1,8 +1,10 @@
 """The study of AANG: every method puts as many rows through the encoder, and the tables say what was found."""
 
 import pytest
+import torch
 
-from steelyard.studies import get
+from steelyard import Role, Rows, Suite, Task
+from steelyard.studies import aang, get
 from steelyard.studies.aang import META_ROWS, METHODS, TASKS, schedule
 from steelyard.studies.results import Results
 
@@ -24,6 +26,21 @@ def test_compute_is_matched(size):
         return steps * (epochs * (batch + auxiliary) + found["finetune_epochs"] * batch) + meta
 
     assert {rows(method) for method in METHODS} == {rows("aang")}
+
+
+def test_test_rows_are_drawn_from_all_and_are_the_same_for_every_seed(monkeypatch):
+    """A packaged table may stand in the order of its classes: its first rows are no sample."""
+    labels = (torch.arange(400) >= 200).long()
+    rows = {role: Rows(torch.randn(400, 1), labels) for role in ("train", "dev_select", "test")}
+    sorted_by_class = Task("movies", "classification", rows, outputs=2)
+    monkeypatch.setattr(aang, "_read", lambda *_: Suite([sorted_by_class], "movies"))
+    first, second = (
+        aang.target("movies", {"rows": 64, "dev": 100, "test": 100}, seed)["movies"].rows for seed in (0, 1)
+    )
+    for role in (Role.DEV_SELECT, Role.TEST):
+        assert 30 < int(first[role].labels.sum()) < 70
+    assert torch.equal(first[Role.TEST].inputs, second[Role.TEST].inputs)
+    assert not torch.equal(first[Role.DEV_SELECT].inputs, second[Role.DEV_SELECT].inputs)
 
 
 def test_tables():
