@@ -8,7 +8,7 @@ from steelyard import Ragged, Rows, SteelyardError, Suite, Task, fit, methods, t
 from steelyard.functional import cautious_ridge, leave_one_out_errors, mirror_descent
 from steelyard.methods import get
 from steelyard.methods.tawt import answers, evidence
-from steelyard.tasks import Role, collate, taken
+from steelyard.tasks import IGNORE, Role, collate, taken
 
 TAWT = get("tawt")
 DRAW = torch.Generator().manual_seed(5)
@@ -167,3 +167,20 @@ def test_rows_that_are_taken_lose_the_padding_of_the_others():
     assert part.mask.tolist() == [[True, True, True], [True, True, False]]
     assert part.members[0].labels.tolist() == [7, 5]
     assert part.members[0].index.tolist() == [2, 0]
+
+
+def test_rows_that_are_not_finite_are_refused_by_task():
+    data = sources()
+    data["other"].rows[Role.TRAIN].inputs[3, 2] = float("inf")
+    with pytest.raises(SteelyardError, match="task 'other': what the encoder makes of its train rows is not finite"):
+        fit(data, nn.Linear(6, 8), TAWT(), epochs=1, progress=False, device="cpu")
+
+
+def test_a_source_without_any_label_says_nothing():
+    data = sources()
+    for name in ("other", "noise"):
+        labels = data[name].rows[Role.TRAIN].labels
+        labels[:] = float("nan") if labels.is_floating_point() else IGNORE
+    weights = run(data).weights
+    assert weights["other"] == pytest.approx(weights["noise"])
+    assert weights["hidden"] > 2 * weights["other"]

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from steelyard.errors import SteelyardError
 from steelyard.functional import cautious_ridge, leave_one_out_errors
 from steelyard.methods.job import Job
 from steelyard.methods.tawt import evidence
@@ -64,6 +65,11 @@ def _rows(job: Job, task: str, role: Role) -> Task:
     for rows in torch.split(order, CHUNK):
         piece = taken(batch, rows.to(part.inputs.device))
         seen, said = head_inputs(job.model, piece, task).cpu(), piece.parts[0].members[0].labels.cpu()
+        if not bool(seen.isfinite().all()):
+            raise SteelyardError(
+                f"task {task!r}: what the encoder makes of its {role.value} rows is not finite before training; look "
+                "for extreme values in these rows, and in the encoder"
+            )
         given = labelled(said) if not said.is_floating_point() else labelled(said).reshape(len(said), -1).any(1)
         features.append(seen[given].flatten(1).double())
         labels.append(said[given])
@@ -77,8 +83,9 @@ def _rows(job: Job, task: str, role: Role) -> Task:
 def numbers(labels: Tensor) -> Tensor:
     """Labels as numbers ``[n, k]``: 1 for a row's class and 0 for others; or standard deviations, 0 where missing."""
     if not labels.is_floating_point():
-        return F.one_hot(labels).double()
-    given, values = labelled(labels).reshape(len(labels), -1), labels.nan_to_num().reshape(len(labels), -1).double()
+        return F.one_hot(labels, int(labels.max()) + 1 if len(labels) else 1).double()
+    columns = labels if labels.dim() > 1 else labels[:, None]
+    given, values = labelled(columns), columns.nan_to_num().double()
     count = given.sum(0).clamp(min=1)
     values = torch.where(given, values - (values * given).sum(0) / count, 0.0)
     return values / (values.square().sum(0) / count).sqrt().clamp_min(1e-30)
