@@ -265,9 +265,25 @@ def test_a_method_of_ones_own_runs_in_other_processes(tmp_path):
     assert found.ground.role == "dev_select"  # these rows have no test
 
 
+HELD = """
+import time
+from pathlib import Path
+from steelyard.methods.tawt import TAWT
+
+class Held(TAWT):
+    name = "held"
+
+    def start(self, job):
+        while Path(__file__).with_name("hold").exists():
+            time.sleep(0.02)
+        super().start(job)
+"""
+"""Waits for as long as a file is there, so that a run is stopped in mid-run however slow the machine."""
+
+
 def _command(folder, *more):
-    return [sys.executable, "-m", "steelyard", "compare", str(folder / "c.toml"), "--methods", "tawt", "--seeds", "2",
-            "--jobs", "1", "--out", str(folder / "out"), *more]  # fmt: skip
+    asked = ["--methods", f"{folder / 'held.py'}:Held", "--seeds", "2", "--jobs", "1", "--out", str(folder / "out")]
+    return [sys.executable, "-m", "steelyard", "compare", str(folder / "c.toml"), *asked, *more]
 
 
 def _stop_after(folder, lines, signal_):
@@ -285,12 +301,15 @@ def _stop_after(folder, lines, signal_):
 
 def test_killed_or_stopped_the_same_command_ends_with_the_same_table(tmp_path, steelyard):
     (tmp_path / "c.toml").write_text(CONFIG)
+    (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "hold").touch()
     assert _stop_after(tmp_path, 2, signal.SIGKILL)[0] == -signal.SIGKILL
     status, said = _stop_after(tmp_path, 4, signal.SIGINT)
     assert status == 130
     assert f"stopped; to go on: steelyard compare {tmp_path / 'c.toml'}" in said
     assert f"--out {tmp_path / 'out'}" in said
     assert 4 <= len((tmp_path / "out/cells.jsonl").read_text().splitlines()) < 12
+    (tmp_path / "hold").unlink()
     tables = []
     for folder in ("out", "whole"):
         status, out, err = steelyard(*_command(tmp_path)[3:-1], tmp_path / folder, "--json")
