@@ -184,3 +184,38 @@ def test_a_source_without_any_label_says_nothing():
     weights = run(data).weights
     assert weights["other"] == pytest.approx(weights["noise"])
     assert weights["hidden"] > 2 * weights["other"]
+
+
+def test_several_targets_count_as_they_are_told_to():
+    data = sources()
+    both = {}
+
+    class Checking(TAWT):
+        name = "checking"
+
+        def start(self, job):
+            for parts in ((1.0, 0.0), (0.0, 1.0), (0.75, 0.25)):
+                goal = dict(zip(("target", "other"), parts, strict=True))
+                both[parts] = answers.effects(job, goal, ("near", "hidden", "noise"), Role.TRAIN)
+            super().start(job)
+
+    run(data, method=Checking())
+    torch.testing.assert_close(both[0.75, 0.25], 0.75 * both[1.0, 0.0] + 0.25 * both[0.0, 1.0])
+
+
+def test_missing_numbers_are_at_the_mean_of_those_given():
+    labels = torch.tensor([[1.0, 5.0], [3.0, float("nan")], [float("nan"), 9.0], [8.0, 4.0]])
+    found = answers.numbers(labels)
+    assert found[1, 1] == found[2, 0] == 0
+    torch.testing.assert_close(found.sum(0), torch.zeros(2).double())
+    torch.testing.assert_close(found[[0, 1, 3], 0].square().mean(), torch.tensor(1.0).double())
+
+
+def test_weights_of_rows_wait_for_evidence():
+    from steelyard.methods.tawt import rows
+
+    noise = {"units_seen": torch.full((400,), 4.0), "units_total": 4 * 0.5 * normal(400)}
+    noise["units_squares"] = noise["units_total"].square() / 4 + 3 * torch.ones(400)  # looks vary as their means say
+    assert rows.effects(noise).abs().max() < 0.6
+    sure = noise | {"units_squares": noise["units_total"].square() / 4 + 0.01}
+    assert rows.effects(sure).std() == pytest.approx(1, abs=0.05)
