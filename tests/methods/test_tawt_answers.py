@@ -194,13 +194,12 @@ def test_several_targets_count_as_they_are_told_to():
         name = "checking"
 
         def start(self, job):
-            for parts in ((1.0, 0.0), (0.0, 1.0), (0.75, 0.25)):
-                goal = dict(zip(("target", "other"), parts, strict=True))
-                both[parts] = answers.effects(job, goal, ("near", "hidden", "noise"), Role.TRAIN)
+            for goal in ({"target": 1.0}, {"other": 1.0}, {"target": 0.75, "other": 0.25}):
+                both["+".join(goal)] = answers.effects(job, goal, ("near", "hidden", "noise"), Role.TRAIN)
             super().start(job)
 
     run(data, method=Checking())
-    torch.testing.assert_close(both[0.75, 0.25], 0.75 * both[1.0, 0.0] + 0.25 * both[0.0, 1.0])
+    torch.testing.assert_close(both["target+other"], 0.75 * both["target"] + 0.25 * both["other"])
 
 
 def test_missing_numbers_are_at_the_mean_of_those_given():
